@@ -1,0 +1,226 @@
+"""Config: all that decides a run, as frozen, validated dataclasses, and the dicts of changes made to it."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from model.config import ConfigError, ModelConfig, check_types
+
+Task = Literal['kjv', 'files', 'copy', 'associative_recall']
+Optimizer = Literal['adamw', 'sgd', 'lion', 'muon']
+Schedule = Literal['cosine', 'linear', 'constant']
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """What is read.
+
+  Attributes:
+    task: `kjv` (the King James text), `files` (the user's own text), or a synthetic task.
+    paths: for `files`: comma-separated paths or globs; .txt, .jsonl, and .gz of either.
+    text_field: for .jsonl: the field that holds the text.
+    tokenizer: path of a tokenizer.json; empty: bytes.
+    sequence_length: T, positions in a sequence.
+    seed: of the order of the sequences (and of a synthetic task's strings); follows the run's seed.
+  """
+
+  task: Task = 'kjv'
+  paths: str = ''
+  text_field: str = 'text'
+  tokenizer: str = ''
+  sequence_length: int = 64
+  seed: int = 0
+
+  def __post_init__(self):
+    check_types(self, 'data')
+    check_at_least(self, 'data', sequence_length=1, seed=0)
+    if self.task == 'files' and not self.paths:
+      raise ConfigError("data.task=files needs data.paths, as in --config.data.paths='books/*.txt'")
+    if self.task != 'files' and self.paths:
+      raise ConfigError(f'data.paths is read only with data.task=files, not {self.task}')
+    if self.synthetic and self.tokenizer:
+      raise ConfigError(f'data.tokenizer does nothing with data.task={self.task}, which makes its own tokens')
+
+  @property
+  def synthetic(self) -> bool:
+    """Whether the sequences are generated, not read."""
+    return self.task in ('copy', 'associative_recall')
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+  """How parameters move.
+
+  Attributes:
+    name: `adamw`, `sgd` (with momentum beta1), `lion` or `muon` (on hidden kernels; the rest by AdamW).
+    learning_rate: the peak.
+    schedule: what follows the warm-up: `cosine` or `linear` down to final_fraction, or `constant`.
+    warmup_steps: steps of linear rise from 0.
+    final_fraction: share of the peak at the last step.
+    beta1, beta2, epsilon: of AdamW; Lion and Muon use beta1 (and Lion beta2), sgd beta1 as momentum.
+    weight_decay: decoupled, on kernels alone: never on norms, gains, biases or embeddings.
+    clip: largest global gradient norm; 0: no clipping.
+  """
+
+  name: Optimizer = 'adamw'
+  learning_rate: float = 4e-3
+  schedule: Schedule = 'cosine'
+  warmup_steps: int = 20
+  final_fraction: float = 0.1
+  beta1: float = 0.9
+  beta2: float = 0.95
+  epsilon: float = 1e-8
+  weight_decay: float = 0.1
+  clip: float = 1.0
+
+  def __post_init__(self):
+    check_types(self, 'optimizer')
+    check_at_least(self, 'optimizer', warmup_steps=0, weight_decay=0, clip=0, final_fraction=0)
+    for name in ('learning_rate', 'epsilon'):
+      if getattr(self, name) <= 0:
+        raise ConfigError(f'optimizer.{name}={getattr(self, name)}: must be above 0')
+    for name in ('beta1', 'beta2'):
+      if not 0 <= getattr(self, name) < 1:
+        raise ConfigError(f'optimizer.{name}={getattr(self, name)}: must be at least 0 and below 1')
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """How long, how large, how often.
+
+  Attributes:
+    steps: optimizer steps.
+    batch_size: B, sequences in a global batch.
+    init_seed: of the initial values (and of dropout); follows the run's seed.
+    on_nonfinite: `stop`: the first step whose loss or gradient is not finite ends the run as `diverged`;
+      `skip`: that update is dropped, and 10 in a row end the run. Either way the old parameters stay.
+    log_every: steps between logged training metrics; 0: 30 times in a run.
+    evaluations: how often the validation curve is measured, at equal intervals.
+    evaluation_batches: batches of batch_size, evenly spread over the validation split, in the curve.
+    checkpoint_every: steps between checkpoints; 0: at the end alone.
+    keep_checkpoints: how many are kept.
+  """
+
+  steps: int = 300
+  batch_size: int = 16
+  init_seed: int = 0
+  on_nonfinite: Literal['stop', 'skip'] = 'stop'
+  log_every: int = 0
+  evaluations: int = 20
+  evaluation_batches: int = 32
+  checkpoint_every: int = 0
+  keep_checkpoints: int = 2
+
+  def __post_init__(self):
+    check_types(self, 'run')
+    check_at_least(
+      self, 'run', steps=1, batch_size=1, init_seed=0, log_every=0, evaluations=1, evaluation_batches=1,
+      checkpoint_every=0, keep_checkpoints=1,
+    )  # fmt: skip
+
+  @property
+  def log_interval(self) -> int:
+    """Steps between logged training metrics."""
+    return self.log_every or max(1, self.steps // 30)
+
+  def evaluation_steps(self) -> list[int]:
+    """The steps after which the validation curve is measured: equal intervals, the last step included."""
+    count = min(self.evaluations, self.steps)
+    return [math.ceil(self.steps * k / count) for k in range(1, count + 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class InspectConfig:
+  """What is measured of the gradients while training.
+
+  Attributes:
+    level: `off`; or `norms`: the two paths at every sublayer and the norm of every parameter's gradient.
+  """
+
+  level: Literal['off', 'norms'] = 'norms'
+
+  def __post_init__(self):
+    check_types(self, 'inspect')
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """All that decides a run. `to_flat` and `from_flat` name each field by its path, as `model.num_layers`."""
+
+  model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+  data: DataConfig = dataclasses.field(default_factory=DataConfig)
+  optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+  run: RunConfig = dataclasses.field(default_factory=RunConfig)
+  inspect: InspectConfig = dataclasses.field(default_factory=InspectConfig)
+
+  def __post_init__(self):
+    if self.model.position == 'learned' and self.data.sequence_length > self.model.num_positions:
+      raise ConfigError(
+        f'data.sequence_length={self.data.sequence_length} is longer than the learned position table: '
+        f'set model.num_positions={self.data.sequence_length}, or shorten the sequence to {self.model.num_positions}'
+      )
+    if self.optimizer.warmup_steps >= self.run.steps and self.optimizer.schedule != 'constant':
+      raise ConfigError(
+        f'optimizer.warmup_steps={self.optimizer.warmup_steps} leaves no step for the {self.optimizer.schedule} '
+        f'schedule: make it smaller than run.steps={self.run.steps}'
+      )
+
+  def to_flat(self) -> dict[str, Any]:
+    """Every field by its path: {'model.num_layers': 12, ...}."""
+    sections = dataclasses.asdict(self)
+    return {f'{name}.{key}': value for name, section in sections.items() for key, value in section.items()}
+
+  @classmethod
+  def from_flat(cls, flat: Mapping[str, Any]) -> 'Config':
+    """The inverse of to_flat; fields not named keep their defaults.
+
+    Raises:
+      ConfigError: for an unknown path, with the nearest right one, or an impossible value.
+    """
+    check_names(flat, known_paths(), 'config key')
+    sections = {}
+    for field in dataclasses.fields(cls):
+      prefix = field.name + '.'
+      values = {path.removeprefix(prefix): value for path, value in flat.items() if path.startswith(prefix)}
+      sections[field.name] = field.type(**values)  # ty: every field of Config is annotated by its class
+    return cls(**sections)
+
+  def replace(self, changes: Mapping[str, Any]) -> 'Config':
+    """A Config with the fields in `changes` (by path) set anew."""
+    check_names(changes, known_paths(), 'config key')
+    return Config.from_flat({**self.to_flat(), **changes})
+
+
+def known_paths() -> tuple[str, ...]:
+  """The path of every field of Config."""
+  return tuple(
+    f'{section.name}.{field.name}' for section in dataclasses.fields(Config) for field in dataclasses.fields(section.type)
+  )
+
+
+def check_names(names: Iterable[str], known: Iterable[str], kind: str) -> None:
+  """Raises ConfigError for the first name that is not known, naming the nearest one that is."""
+  known = list(known)
+  for name in names:
+    if name not in known:
+      raise ConfigError(f'unknown {kind} {name!r}{nearest_name(name, known)}')
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+  """A hint that ends a message: `: did you mean 'norm_placement'?`, or the names there are."""
+  known = sorted(known)
+  near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+  if not near:  # the last part alone may be right: num_layers for model.num_layers
+    near = [path for path in known if path.rpartition('.')[2] == name.rpartition('.')[2]][:1]
+  if near:
+    return f': did you mean {near[0]!r}?'
+  return f': there are {", ".join(known)}' if len(known) < 30 else ''
+
+
+def check_at_least(config, section: str, **bounds: float) -> None:
+  """Raises ConfigError for the first field that is below its bound."""
+  for name, bound in bounds.items():
+    if getattr(config, name) < bound:
+      raise ConfigError(f'{section}.{name}={getattr(config, name)}: must be at least {bound}')
