@@ -99,7 +99,7 @@ class RunConfig:
     log_every: steps between logged training metrics; 0: 30 times in a run.
     evaluations: how often the validation curve is measured, at equal intervals.
     evaluation_batches: batches of batch_size, evenly spread over the validation split, in the curve.
-    checkpoint_every: steps between checkpoints; 0: at the end alone.
+    checkpoint_every: steps between checkpoints; 0: 4 times in a run. The last step always has one.
     keep_checkpoints: how many are kept.
   """
 
@@ -124,6 +124,11 @@ class RunConfig:
   def log_interval(self) -> int:
     """Steps between logged training metrics."""
     return self.log_every or max(1, self.steps // 30)
+
+  @property
+  def checkpoint_interval(self) -> int:
+    """Steps between checkpoints."""
+    return self.checkpoint_every or max(1, math.ceil(self.steps / 4))
 
   def evaluation_steps(self) -> list[int]:
     """The steps after which the validation curve is measured: equal intervals, the last step included."""

@@ -1,0 +1,63 @@
+"""The fields of Config as absl flags, `--config.model.num_layers=24`, and `--config=FILE`."""
+
+import dataclasses
+import importlib.util
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+from absl import flags
+
+from training.config import Config, ConfigError, nearest_name
+
+PREFIX = 'config.'
+
+
+def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines `--config` and one typed flag for every field of Config; None stands for "not given"."""
+  flags.DEFINE_string(
+    'config', None, 'A file whose get_config() returns a Config: the scale. Default: the one the experiment names.',
+    flag_values=flag_values,
+  )  # fmt: skip
+  for section in dataclasses.fields(Config):
+    for field in dataclasses.fields(section.type):
+      _define(f'{PREFIX}{section.name}.{field.name}', field, section.type, flag_values)
+
+
+def _define(name: str, field: dataclasses.Field, section: type, flag_values: flags.FlagValues) -> None:
+  text = f'Default {field.default!r}; see {section.__name__}.'
+  if typing.get_origin(field.type) is Literal:
+    flags.DEFINE_enum(name, None, list(typing.get_args(field.type)), text, flag_values=flag_values)
+    return
+  define = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_bool, str: flags.DEFINE_string}
+  define[field.type](name, None, text, flag_values=flag_values)
+
+
+def config_changes(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
+  """The fields given on the command line, by path: {'model.num_layers': 24}."""
+  given = {name.removeprefix(PREFIX): flag_values[name].value for name in flag_values if name.startswith(PREFIX)}
+  return {path: value for path, value in given.items() if value is not None}
+
+
+def load_config(path: str) -> Config:
+  """Runs a config file's get_config().
+
+  Raises:
+    ConfigError: if there is no such file, or it gives no Config.
+  """
+  file = Path(path)
+  if not file.is_file():
+    there = sorted(str(p) for p in file.parent.glob('*.py') if p.name not in ('__init__.py', 'flags.py'))
+    raise ConfigError(f'--config={path}: there is no such file{nearest_name(path, there)}')
+  spec = importlib.util.spec_from_file_location('config_file', file)
+  if spec is None or spec.loader is None:
+    raise ConfigError(f'--config={path}: a config is a Python file, with a function get_config() that returns a Config')
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+  except SyntaxError as error:
+    raise ConfigError(f'--config={path}: not Python: {error}') from None
+  config = module.get_config() if hasattr(module, 'get_config') else None
+  if not isinstance(config, Config):
+    raise ConfigError(f'--config={path}: needs a function get_config() that returns a Config, as in configs/tiny.py')
+  return config

@@ -1,0 +1,17 @@
+"""Which activation, and does a gate help at equal parameters? (Shazeer 2020, GLU Variants Improve Transformer)
+
+Command: python train.py --experiment=feed_forward
+"""
+
+from experiments.experiment import Experiment
+
+EXPERIMENT = Experiment(
+  question='Which activation, and does a gate help at equal parameters?',
+  variants={
+    'swiglu': {},
+    **{
+      name: {'model.feed_forward': name}
+      for name in ('relu', 'gelu', 'silu', 'relu2', 'glu', 'geglu', 'reglu', 'bilinear')
+    },
+  },
+)

@@ -1,0 +1,156 @@
+"""The figures of an experiment, drawn from its logs and nothing else: curves, and the stream gradient by layer."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from experiments import runs as experiment_runs
+from experiments.figure_style import (
+  GREY,
+  Label,
+  Picture,
+  Summary,
+  VariantStyle,
+  label_lines,
+  new_figure,
+  styled,
+  variant_styles,
+)
+from experiments.final_loss import final_loss_by_variant
+from experiments.runs import ExperimentRuns, Run
+
+
+def draw_all(runs: ExperimentRuns, summary: Summary) -> list[Picture]:
+  """Every figure of an experiment."""
+  return [final_loss_by_variant(runs, summary), loss_curves(runs, summary), stream_gradient_by_layer(runs, summary)]
+
+
+@styled
+def loss_curves(runs: ExperimentRuns, summary: Summary) -> Picture:
+  """Validation loss against tokens: every seed thin, their mean thick."""
+  name, title, measure = 'loss_curves', 'Loss while training', runs.measure
+  drawn = [(run, run.curve(measure)) for variant in summary['variants'] for run in runs.of(variant)]
+  drawn = [(run, curve) for run, curve in drawn if len(curve)]
+  if not drawn:
+    return Picture(name, title, f'Not drawn: no run has logged {measure.curve}.', None)
+  figure, styles = new_figure(3.1 + 0.15 * max(0, len(summary['variants']) - 6)), variant_styles(runs.experiment)
+  axes = figure.add_subplot()
+  for run, curve in drawn:
+    style = styles[run.variant]
+    axes.plot(curve.index, curve, color=style.colour, lw=0.6, alpha=0.45, gid=f'seed:{run.variant}:{run.seed}')
+  ends = []
+  for variant in summary['variants']:
+    mean = experiment_runs.mean_curve(runs.of(variant), measure)
+    if len(mean):
+      style = styles[variant]
+      axes.plot(mean.index, mean, lw=1.5, gid=f'mean:{variant}', **style.line)
+      ends.append(Label(mean.iloc[-1], runs.label(variant), style.colour, style.dashes))
+  _limit_heights(axes, drawn)
+  ends += _diverged_ends(axes, drawn, styles, {end.text for end in ends}, runs)
+  for yardstick, height in runs.yardsticks.items():
+    if axes.get_ylim()[0] <= height <= axes.get_ylim()[1]:
+      axes.axhline(height, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1, gid=f'yardstick:{yardstick}')
+      ends.append(Label(height, yardstick, GREY, (4, 3)))
+  axes.set(xlabel='training tokens', ylabel=f'validation loss ({measure.unit})')
+  axes.set_xlim(0, max(curve.index[-1] for _, curve in drawn))
+  axes.xaxis.set_major_formatter(EngFormatter(sep=''))
+  label_lines(figure, axes, ends)
+  caption = (
+    f'Validation loss in {measure.unit}, on a fixed part of the split, against training tokens. '
+    'Thin: one seed; thick: the mean over the seeds that ended.'
+  )
+  if any(run.status == 'diverged' for run, _ in drawn):
+    caption += ' A cross ends a run that diverged; it is in no mean.'
+  return Picture(name, title, caption, figure)
+
+
+@styled
+def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
+  """The norm of the loss gradient along the residual stream, at the initial values and at the end."""
+  name, title = 'stream_gradient_by_layer', 'Gradient along the residual stream'
+  drawn = [run for variant in summary['variants'] for run in runs.of(variant)]
+  drawn = [run for run in drawn if len(experiment_runs.stream_gradient(run, 0))]
+  if not drawn:
+    return Picture(name, title, 'Not drawn: no stream gradient was logged (inspect.level=off).', None)
+  columns = min(4, int(76 / (7 + max(map(len, summary['variants'])))) or 1)
+  figure = new_figure(2.75 + 0.2 * math.ceil(len(summary['variants']) / columns))
+  styles = variant_styles(runs.experiment)
+  both = figure.subplots(1, 2, sharey=True)
+  hidden, layers = 0, max(run.config['model.num_layers'] for run in drawn)
+  for axes, text, when in zip(both, ('at the initial values', 'at the end of training'), (0, -1), strict=True):
+    axes.set(yscale='log', title=text, xlabel=f'layer ({layers}: output)')
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    for variant in summary['variants']:
+      gradients = [(run, experiment_runs.stream_gradient(run, when)) for run in drawn if run.variant == variant]
+      hidden += sum(int((gradient == 0).sum()) for _, gradient in gradients)
+      _draw_gradients(axes, variant, gradients, styles[variant], at_end=when == -1)
+  both[0].set_ylabel('stream gradient norm (nats a unit)')
+  names = [Line2D([], [], lw=1.5, label=variant, **styles[variant].line) for variant in summary['variants']]
+  figure.legend(handles=names, loc='outside lower center', ncols=columns, handlelength=1.8)
+  caption = (
+    'Norm of the gradient of the loss with respect to the residual stream, where each attention (whole numbers) and '
+    'each feed-forward (halves) reads it, and at the output of the stack; in nats for a unit change of the stream, '
+    'summed over positions as sqrt(n sum |g|^2) with n the tokens of the batch, so that it does not depend on the '
+    'batch. Thin: one seed; thick: their geometric mean. '
+    'The ratio of first to last layer at the initial values does not tell which variant learns.'
+  )
+  if any(run.status == 'diverged' for run in drawn):
+    caption += ' Crosses: a run that diverged, at its last logged step; it is in no mean.'
+  if hidden:
+    caption += f' Not shown on the logarithmic axis: {hidden} gradients that are exactly 0.'
+  return Picture(name, title, caption, figure)
+
+
+def _limit_heights(axes: Axes, drawn: list[tuple[Run, pd.Series]]) -> None:
+  """Fits the y axis to the runs that ended, so that one that blew up does not flatten the others."""
+  ended = [curve for run, curve in drawn if run.status != 'diverged'] or [curve for _, curve in drawn]
+  low, high = min(curve.min() for curve in ended), max(curve.max() for curve in ended)
+  pad = 0.04 * (high - low) or 0.01
+  axes.set_ylim(low - pad, high + pad)
+
+
+def _diverged_ends(
+  axes: Axes,
+  drawn: list[tuple[Run, pd.Series]],
+  styles: Mapping[str, VariantStyle],
+  named: set[str],
+  runs: ExperimentRuns,
+) -> list[Label]:
+  """Marks where runs diverged; returns the labels of variants that have no mean to carry one."""
+  labels = []
+  for run, curve in drawn:
+    if run.status != 'diverged':
+      continue
+    colour, height = styles[run.variant].colour, min(curve.iloc[-1], axes.get_ylim()[1])
+    axes.plot(
+      [curve.index[-1]], [height], 'x', color=colour, ms=6, mew=1.5, clip_on=False, zorder=5,
+      gid=f'diverged:{run.variant}:{run.seed}',
+    )  # fmt: skip
+    text = runs.label(run.variant)
+    if text not in named:
+      named.add(text)
+      labels.append(Label(height, text, colour, styles[run.variant].dashes))
+  return labels
+
+
+def _draw_gradients(
+  axes: Axes, variant: str, gradients: list[tuple[Run, pd.Series]], style: VariantStyle, at_end: bool
+) -> None:
+  """One variant in one panel; what is 0 has no place on a logarithmic axis."""
+  logs = []
+  for run, gradient in gradients:
+    positive, cut = gradient.where(gradient > 0), at_end and run.status == 'diverged'
+    axes.plot(
+      positive.index, positive, color=style.colour, lw=0.6, alpha=0.45, marker='x' if cut else '', ms=3,
+      gid=f'seed:{variant}:{run.seed}',
+    )  # fmt: skip
+    if not cut:
+      logs.append(np.log(positive))
+  if logs:
+    mean = np.exp(pd.concat(logs, axis=1).mean(axis=1))
+    axes.plot(mean.index, mean, lw=1.5, gid=f'mean:{variant}', **style.line)

@@ -1,0 +1,165 @@
+"""From an experiment and the flags to a list of runs, each with its whole config and its directory."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.experiment import Changes, Experiment
+from training import run_directory
+from training.config import Config, ConfigError, check_names, known_paths
+
+SAFE_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.=+-]*')
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One variant with one seed.
+
+  Attributes:
+    experiment: its name.
+    variant: its name.
+    seed: of initial values and data order, unless the flags set these apart.
+    config: all that decides the run.
+    directory: <workdir>/<experiment>/<variant>/seed_<k>.
+  """
+
+  experiment: str
+  variant: str
+  seed: int
+  config: Config
+  directory: Path
+
+  @property
+  def label(self) -> str:
+    """Its name in messages."""
+    return f'{self.experiment}/{self.variant}/seed_{self.seed}'
+
+
+def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Path) -> list[Run]:
+  """The runs of an experiment: for each seed, every variant.
+
+  A later source wins over an earlier one: the scale file, the experiment's base, the seed, the flags, the variant.
+
+  Args:
+    experiment: its variants and seeds are the ones to run.
+    scale: from the scale file.
+    flags: changes given on the command line, by path.
+    workdir: where all experiments are.
+
+  Raises:
+    ConfigError: if a config is impossible, or two variants are the same.
+  """
+  runs = []
+  for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
+    seeds = {'run.init_seed': seed, 'data.seed': seed}
+    try:
+      config = scale.replace({**experiment.base, **seeds, **flags, **changes})
+    except ConfigError as error:
+      raise ConfigError(f'{experiment.name}/{variant}: {error}') from None
+    directory = workdir / experiment.name / variant / f'seed_{seed}'
+    runs.append(Run(experiment.name, variant, seed, config, directory))
+  _check_distinct(experiment, runs)
+  return runs
+
+
+def _check_distinct(experiment: Experiment, runs: Sequence[Run]) -> None:
+  for seed in experiment.seeds:
+    first_with: dict[Config, str] = {}
+    for run in runs:
+      if run.seed == seed and first_with.setdefault(run.config, run.variant) != run.variant:
+        raise ConfigError(
+          f'{experiment.name}: {run.variant} is the same as {first_with[run.config]}: '
+          'a flag has undone what sets them apart, or a variant changes nothing'
+        )
+
+
+def check_directories(runs: Sequence[Run]) -> None:
+  """Raises ConfigError if a directory holds another run, before anything is written."""
+  for run in runs:
+    run_directory.check(run.directory, run.config)
+
+
+def select(experiment: Experiment, variants: Sequence[str], seeds: Sequence[int]) -> Experiment:
+  """The experiment with these variants and seeds alone; an empty list keeps all.
+
+  Raises:
+    ConfigError: for an unknown variant, with the nearest one.
+  """
+  check_names(variants, experiment.variants, f'variant of {experiment.name}')
+  kept = {name: changes for name, changes in experiment.variants.items() if not variants or name in variants}
+  return dataclasses.replace(experiment, variants=kept, seeds=tuple(dict.fromkeys(seeds)) or experiment.seeds)
+
+
+def custom_experiment(changes: Changes, name: str, config_file: str) -> Experiment:
+  """The experiment `custom`: one variant, named by --name or by what was changed."""
+  name = name or '+'.join(f'{path.rpartition(".")[2]}={_spell(value)}' for path, value in changes.items()) or 'default'
+  check_safe_name(name)
+  return Experiment(
+    name='custom', question='One run, as asked for.', variants={name: dict(changes)}, seeds=(0,), config=config_file
+  )
+
+
+def sweep_experiment(sweep: str, flags: Changes, name: str, config_file: str) -> Experiment:
+  """The experiment made by --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,3e-3': a grid.
+
+  The first value of each key makes the baseline.
+
+  Raises:
+    ConfigError: if the grid cannot be read, or has an unknown key.
+  """
+  axes = [_parse_axis(axis) for axis in sweep.split(';') if axis.strip()]
+  if not axes:
+    raise ConfigError("--sweep is empty: give it as in --sweep='model.norm_placement=pre,post'")
+  check_names([path for path, _ in axes], known_paths(), 'config key in --sweep')
+  overlap = {path for path, _ in axes} & set(flags)
+  if overlap:
+    raise ConfigError(f'{sorted(overlap)[0]} is both swept over and set by a flag: leave one out')
+  variants = {}
+  for values in itertools.product(*(values for _, values in axes)):
+    changes = dict(zip((path for path, _ in axes), values, strict=True))
+    variant = '+'.join(f'{path.rpartition(".")[2]}={_spell(value)}' for path, value in changes.items())
+    check_safe_name(variant)
+    if variant in variants:
+      raise ConfigError(f'--sweep names {variant} twice')
+    variants[variant] = changes
+  name = name or 'custom'
+  check_safe_name(name)
+  return Experiment(name=name, question=f'A grid: {sweep}', variants=variants, config=config_file)
+
+
+def _parse_axis(axis: str) -> tuple[str, list[Any]]:
+  path, separator, values = (part.strip() for part in axis.partition('='))
+  if not separator or not values:
+    raise ConfigError(f"--sweep: cannot read {axis!r}; write key=value,value, as in 'model.norm_placement=pre,post'")
+  return path, [parse_value(path, value.strip()) for value in values.split(',')]
+
+
+def parse_value(path: str, text: str) -> Any:
+  """The value of a Config field from its text, by the type of the field's default.
+
+  Raises:
+    ConfigError: if the text is not of that type.
+  """
+  check_names([path], known_paths(), 'config key')
+  kind = type(Config().to_flat()[path])
+  if kind is bool:
+    if text.lower() not in ('true', 'false'):
+      raise ConfigError(f'{path}={text}: must be true or false')
+    return text.lower() == 'true'
+  try:
+    return kind(text)
+  except ValueError:
+    raise ConfigError(f'{path}={text}: must be {"a whole number" if kind is int else "a number"}') from None
+
+
+def check_safe_name(name: str) -> None:
+  """Raises ConfigError for a name that could leave the work directory, or trouble a shell."""
+  if not SAFE_NAME.fullmatch(name) or len(name) > 200:
+    raise ConfigError(f'the name {name!r} would be a folder: use up to 200 letters, digits and _ . = + -')
+
+
+def _spell(value: Any) -> str:
+  return f'{value:g}' if isinstance(value, float) else str(value)

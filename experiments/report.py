@@ -1,0 +1,140 @@
+"""What a person reads at the end of an experiment: the table, and report.html with everything in one file."""
+
+import base64
+import itertools
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from experiments import figure_style, figures, results, words
+from experiments import runs as experiment_runs
+from experiments.experiment import Experiment
+from experiments.summary import base_config, summarise, summarise_runs
+
+__all__ = ['summarise', 'table', 'write']
+
+
+def write(experiment: Experiment, directory: str | os.PathLike, command: str) -> list[Path]:
+  """Writes results.csv, summary.json, the figures and report.html, from the files of finished runs alone.
+
+  Args:
+    experiment: what was declared.
+    directory: <workdir>/<experiment>, where the runs are and the files go.
+    command: makes it all again; the page shows it.
+
+  Returns:
+    What was written; the page comes last.
+
+  Raises:
+    ConfigError: where the directory holds no run of the declared variants, saying what to run.
+  """
+  directory = Path(directory)
+  runs = experiment_runs.load(experiment, directory)
+  summary = {**summarise_runs(runs), 'command': command}
+  paths = [
+    results.write_csv(results.load(directory), directory / 'results.csv'),
+    results.write_file(directory / 'summary.json', json.dumps(summary, indent=2, allow_nan=False) + '\n'),
+  ]
+  shown = []
+  for picture in figures.draw_all(runs, summary):
+    files = figure_style.save(picture.figure, directory / 'figures', picture.name) if picture.figure else []
+    shown.append({'title': picture.title, 'caption': picture.caption, 'image': _embed(files[-1]) if files else ''})
+    paths += files
+  page = _template().render(summary=summary, figures=shown, sections=_sections(base_config(runs)), words=words)
+  return [*paths, results.write_file(directory / 'report.html', page)]
+
+
+def table(summary: Mapping[str, Any]) -> Table:
+  """The findings as a table for a terminal of 100 columns or a file, a sentence for each variant below it.
+
+  Args:
+    summary: of `summarise`, or summary.json as read.
+  """
+  unit, baseline = summary['measure']['unit'], summary['baseline']
+  view = Table(
+    title=Text(f'{summary["experiment"]}: {summary["question"]}', style='bold'), title_justify='left',
+    caption=Text(_below(summary)), caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
+  )  # fmt: skip
+  view.add_column('variant', overflow='fold')
+  view.add_column('learned', justify='right')
+  view.add_column(f'{unit}:\nmean, each seed')
+  view.add_column(f'minus {baseline}\n[95% interval]', overflow='fold')
+  view.add_column('parameters,\nFLOPs a token', justify='right')
+  view.add_column('verdict')
+  for name, entry in summary['variants'].items():
+    comparison = entry['comparison']
+    cells = (
+      name,
+      learned(entry),
+      f'{number(entry["mean"])}\n{" ".join(number(value, 2) for value in entry["seeds"].values())}',
+      _difference(comparison),
+      f'{entry["parameters"]:,}\n{_flops(entry)}',
+      comparison['verdict'] if comparison else 'baseline' if name == baseline else 'no baseline to compare with',
+    )
+    view.add_row(*(Text(cell) for cell in cells))
+  return view
+
+
+def learned(entry: Mapping[str, Any]) -> str:
+  """How many of a variant's runs learned: 4/5."""
+  runs = entry['runs']
+  return f'{runs["completed"]}/{runs["completed"] + runs["failed_to_learn"] + runs["diverged"]}'
+
+
+def number(value: float | None, digits: int = 3) -> str:
+  """A loss; a cross for a run that diverged."""
+  return 'x' if value is None else f'{value:.{digits}f}'
+
+
+def _below(summary: Mapping[str, Any]) -> str:
+  """The lines under the table: verdicts with what they hold for, what is missing, what the intervals cover."""
+  lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if entry['comparison']]
+  lines += [f'note: {note}' for note in summary['notes']]
+  if any(entry['runs']['diverged'] for entry in summary['variants'].values()):
+    lines.append('x: a run that diverged; it is in no mean')
+  covers = summary['interval']
+  lines.append(f'intervals cover {covers["covers"]}; not {covers["does_not_cover"]}')
+  return '\n'.join(lines)
+
+
+def _difference(comparison: Mapping[str, Any] | None) -> str:
+  if not comparison or comparison['difference'] is None:
+    return '-'
+  lines = [words.signed(comparison['difference'])]
+  if comparison['low'] is not None:
+    lines.append(words.limits(comparison['low'], comparison['high']))
+  return '\n'.join(lines)
+
+
+def _flops(entry: Mapping[str, Any]) -> str:
+  flops = f'{entry["flops_per_token"] / 1e6:,.2f}M'
+  return f'{flops} x{entry["flops_per_token_ratio"]:.3f}' if 'flops_per_token_ratio' in entry else flops
+
+
+def _embed(svg: Path) -> str:
+  return 'data:image/svg+xml;base64,' + base64.b64encode(svg.read_bytes()).decode()
+
+
+def _sections(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+  """A flat config by section: {'model': {'num_layers': 12, ...}, ...}."""
+  grouped = itertools.groupby(config.items(), key=lambda item: item[0].partition('.')[0])
+  return {section: {path.partition('.')[2]: value for path, value in items} for section, items in grouped}
+
+
+def _template() -> jinja2.Template:
+  environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+  )
+  environment.globals.update(learned=learned, number=number)
+  return environment.get_template('report.html.j2')

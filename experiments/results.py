@@ -1,0 +1,119 @@
+"""Results as tables, read from the files that runs leave behind."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from model.config import ConfigError
+
+COLUMNS = (
+  'experiment', 'variant', 'seed', 'status', 'steps', 'tokens', 'parameters', 'flops_per_token', 'learning_rate',
+  'val_loss', 'val_bits_per_byte', 'test_bits_per_byte', 'seconds', 'tokens_per_second', 'diverged_at',
+)  # fmt: skip
+_INTEGERS = ('seed', 'steps', 'tokens', 'parameters', 'flops_per_token', 'diverged_at')
+_TEXTS = ('experiment', 'variant', 'status')
+_RUN_PATTERNS = ('result.json', 'seed_*/result.json', '*/seed_*/result.json', '*/*/seed_*/result.json')
+
+
+def load(workdir: str | os.PathLike) -> pd.DataFrame:
+  """Every finished run under a directory, as a table.
+
+  Args:
+    workdir: a work directory, or the directory of an experiment, a variant or a run.
+
+  Returns:
+    One row a run, ordered by experiment, variant and seed: the columns of results.csv, then whatever else
+    result.json holds, then `directory`, the run's own. What a run does not have is missing (NaN or NA).
+
+  Raises:
+    ConfigError: where there is no finished run, saying what to run.
+  """
+  records = load_records(workdir)
+  frame = pd.DataFrame.from_records(records)
+  others = [name for name in frame.columns if name not in COLUMNS and name != 'directory']
+  frame = frame.reindex(columns=[*COLUMNS, *others, 'directory'])
+  for name in COLUMNS:
+    if name not in _TEXTS:
+      frame[name] = pd.to_numeric(frame[name]).astype('Int64' if name in _INTEGERS else 'float64')
+  return frame
+
+
+def load_records(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+  """Every finished run under a directory: its result.json as a dict, and `directory`, a string.
+
+  Raises:
+    ConfigError: where there is no finished run, or a result.json cannot be read.
+  """
+  workdir = Path(workdir)
+  if not workdir.is_dir():
+    raise ConfigError(f'there is no directory {workdir}: make it with python train.py --workdir={workdir}')
+  paths = [path for pattern in _RUN_PATTERNS for path in workdir.glob(pattern)]
+  if not paths:
+    raise ConfigError(f'{workdir} holds no finished run: make some with python train.py --workdir={workdir}')
+  records = [{**read_json(path), 'directory': str(path.parent)} for path in paths]
+  return sorted(records, key=lambda record: (record['experiment'], record['variant'], record['seed']))
+
+
+def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
+  """What a run logged: one row a step (the index), one column a name; null, or not logged, is NaN.
+
+  Of a step logged twice, as after a resumption, the later numbers count. A last line that was cut short,
+  as by a power failure, is left out, and `frame.attrs['note']` says so.
+
+  Raises:
+    ConfigError: where there is no metrics.jsonl, or one with an unreadable line before the last.
+  """
+  path = Path(run_directory) / 'metrics.jsonl'
+  try:
+    lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
+  except FileNotFoundError:
+    raise ConfigError(f'there is no {path}: run the command of this experiment again') from None
+  rows, note = [], ''
+  for number, line in enumerate(lines, start=1):
+    try:
+      row = json.loads(line)
+      rows.append({'step': int(row['step']), **{name: value for name, value in row.items() if name != 'step'}})
+    except (ValueError, KeyError, TypeError):
+      if number < len(lines):
+        raise ConfigError(f'{path}, line {number}: not a logged step; delete {path.parent} and run again') from None
+      note = f'{path}: the last line is cut short and left out'
+  frame = pd.DataFrame(rows or {'step': []}).set_index('step').astype('float64')
+  if frame.index.has_duplicates:
+    frame = frame.groupby(level='step').last()
+  frame.attrs['note'] = note
+  return frame
+
+
+def write_csv(frame: pd.DataFrame, path: str | os.PathLike) -> Path:
+  """Writes results.csv: exactly COLUMNS, one row a run, what is missing left empty."""
+  return write_file(path, frame[list(COLUMNS)].to_csv(index=False, lineterminator='\n'))
+
+
+def write_file(path: str | os.PathLike, content: str | bytes) -> Path:
+  """Writes a file wholly or not at all: a reader never sees half of it."""
+  path = Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  draft = path.with_name(f'.{path.name}.{os.getpid()}')
+  draft.write_bytes(content.encode() if isinstance(content, str) else content)
+  os.replace(draft, path)
+  return path
+
+
+def read_json(path: Path) -> dict[str, Any]:
+  """The object in a JSON file.
+
+  Raises:
+    ConfigError: where the file is missing, or holds something else.
+  """
+  try:
+    content = json.loads(path.read_text(encoding='utf-8'))
+  except FileNotFoundError:
+    raise ConfigError(f'there is no {path}: run the command of this experiment again') from None
+  except ValueError:
+    content = None
+  if not isinstance(content, dict):
+    raise ConfigError(f'{path} is damaged (not a JSON object): delete {path.parent} and run again')
+  return content

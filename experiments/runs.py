@@ -1,0 +1,236 @@
+"""The runs of one experiment, read once: how each ended, its curve, its config, and what is missing."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments import results, statistics
+from experiments.experiment import Experiment
+from model.config import ConfigError
+
+SEED_PATHS = ('run.init_seed', 'data.seed')  # what differs between the seeds of one variant
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """What variants are compared by.
+
+  Attributes:
+    column: the final value, in result.json.
+    curve: the name of the same over a fixed part of the split, in metrics.jsonl.
+    unit: as it is printed.
+    margin: differences up to this count as none.
+  """
+
+  column: str
+  curve: str
+  unit: str
+  margin: float
+
+
+BITS = Measure('val_bits_per_byte', 'validation/bits_per_byte', 'bits per byte', statistics.MARGIN_BITS)
+NATS = Measure('val_loss', 'validation/loss', 'nats a token', statistics.MARGIN_NATS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One run, as its directory tells it.
+
+  Attributes:
+    directory: where it is.
+    result: its result.json.
+    config: its config.json, flat; empty if it crashed.
+    metrics: its metrics.jsonl; empty if there is none, or it crashed.
+  """
+
+  directory: Path
+  result: Mapping[str, Any]
+  config: Mapping[str, Any]
+  metrics: pd.DataFrame
+
+  @property
+  def variant(self) -> str:
+    """The name of what was changed."""
+    return self.result['variant']
+
+  @property
+  def seed(self) -> int:
+    """What pairs this run with one of every other variant."""
+    return self.result['seed']
+
+  @property
+  def status(self) -> str:
+    """`completed`, `diverged`, `failed_to_learn` or `crashed`."""
+    return self.result['status']
+
+  @property
+  def crashed(self) -> bool:
+    """Whether its process died: then it says nothing about its variant."""
+    return self.status == 'crashed'
+
+  @property
+  def learned(self) -> bool:
+    """Whether it went to its last step and beat the unigram entropy."""
+    return self.status == 'completed'
+
+  @property
+  def tokens_per_step(self) -> int:
+    """Tokens in a global batch."""
+    return self.config['run.batch_size'] * self.config['data.sequence_length']
+
+  def final(self, measure: Measure) -> float | None:
+    """The value after the last step; None for a run that never got there."""
+    return self.result[measure.column] if self.status in ('completed', 'failed_to_learn') else None
+
+  def score(self, measure: Measure) -> statistics.Score:
+    """How the run ended, for a comparison."""
+    return statistics.Score(self.final(measure), self.learned)
+
+  def curve(self, measure: Measure) -> pd.Series:
+    """The validation curve, indexed by tokens seen."""
+    if measure.curve not in self.metrics:
+      return pd.Series(dtype='float64')
+    values = self.metrics[measure.curve].dropna()
+    return values.set_axis(values.index * self.tokens_per_step)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExperimentRuns:
+  """All runs of an experiment that its directory holds.
+
+  Attributes:
+    experiment: what was declared.
+    runs: in the order of the declared variants, then by seed.
+    measure: what they are compared by.
+    yardsticks: values of simple models of the same split, in the measure's unit: {'unigram': 4.43, ...}.
+    notes: what is missing or left out, a line each.
+  """
+
+  experiment: Experiment
+  runs: tuple[Run, ...]
+  measure: Measure
+  yardsticks: Mapping[str, float]
+  notes: tuple[str, ...]
+
+  @property
+  def variants(self) -> list[str]:
+    """The declared variants that have runs."""
+    present = {run.variant for run in self.runs}
+    return [name for name in self.experiment.variants if name in present]
+
+  def of(self, variant: str) -> list[Run]:
+    """The runs of a variant that say something about it: all but the crashed ones."""
+    return [run for run in self.runs if run.variant == variant and not run.crashed]
+
+  def label(self, variant: str, between: str = ' ') -> str:
+    """A variant's name, with the share of its runs that learned where not all did."""
+    own = self.of(variant)
+    learned = sum(run.learned for run in own)
+    return variant if learned == len(own) else f'{variant}{between}({learned}/{len(own)} learned)'
+
+
+def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns:
+  """Reads an experiment's directory, <workdir>/<experiment>.
+
+  Raises:
+    ConfigError: where it holds no run of the declared variants, saying what to run.
+  """
+  records = results.load_records(directory)
+  order = {name: position for position, name in enumerate(experiment.variants)}
+  found = sorted(
+    (record for record in records if record['variant'] in order), key=lambda r: (order[r['variant']], r['seed'])
+  )
+  others = sorted({record['variant'] for record in records} - set(order))
+  if not found:
+    raise ConfigError(
+      f'{directory} holds runs of {", ".join(others)}, none of {", ".join(order)}: '
+      f'make some with python train.py --experiment={experiment.name}'
+    )
+  if all(record['status'] == 'crashed' for record in found):
+    raise ConfigError(f'every run in {directory} crashed: read the logs there, and run the same command again')
+  notes = _missing(experiment, found)
+  if others:
+    notes.append(f'not shown, since this experiment does not declare them: {", ".join(others)}')
+  runs = tuple(_read_run(record, notes) for record in found)
+  measure = BITS if any(record.get(BITS.column) is not None for record in found) else NATS
+  return ExperimentRuns(experiment, runs, measure, _yardsticks(Path(directory), runs, measure), tuple(notes))
+
+
+def mean_curve(runs: Iterable[Run], measure: Measure) -> pd.Series:
+  """The mean validation curve over seeds, at the points that every run has; diverged runs are left out."""
+  curves = [run.curve(measure) for run in runs if run.final(measure) is not None]
+  return pd.concat(curves, axis=1).dropna().mean(axis=1) if curves else pd.Series(dtype='float64')
+
+
+def stream_gradient(run: Run, when: int) -> pd.Series:
+  """The norm of the loss gradient at every point of the residual stream.
+
+  Args:
+    run: a run with inspect.level=norms.
+    when: 0 for the first logged step, at the initial values; -1 for the last.
+
+  Returns:
+    Total norms by position: 3 is what enters block 3's attention, 3.5 what enters its feed-forward, and
+    the number of layers what leaves the last block. Empty where nothing was logged.
+  """
+  prefix, suffix = 'stream_gradient/', '/total'
+  names = [name for name in run.metrics if name.startswith(prefix) and name.endswith(suffix)]
+  logged = run.metrics[names].dropna(how='all')
+  if logged.empty:
+    return pd.Series(dtype='float64')
+  layers = run.config['model.num_layers']
+  places = [_place(name.removeprefix(prefix).removesuffix(suffix), layers) for name in names]
+  return logged.iloc[when].set_axis(places).sort_index()
+
+
+def _place(name: str, layers: int) -> float:
+  block, _, sublayer = name.partition('/')
+  return layers if block == 'output' else int(block.removeprefix('block_')) + 0.5 * (sublayer == 'feed_forward')
+
+
+def _read_run(record: dict[str, Any], notes: list[str]) -> Run:
+  directory = Path(record['directory'])
+  if record['status'] == 'crashed':
+    return Run(directory, record, {}, pd.DataFrame())
+  try:
+    metrics = results.load_metrics(directory)
+    if metrics.attrs['note']:
+      notes.append(metrics.attrs['note'])
+  except ConfigError as error:
+    metrics = pd.DataFrame()
+    notes.append(str(error))
+  return Run(directory, record, results.read_json(directory / 'config.json'), metrics)
+
+
+def _missing(experiment: Experiment, records: list[dict[str, Any]]) -> list[str]:
+  """A line for each variant that lacks runs."""
+  notes = []
+  for variant in experiment.variants:
+    status = {record['seed']: record['status'] for record in records if record['variant'] == variant}
+    missing = [seed for seed in experiment.seeds if seed not in status]
+    crashed = [seed for seed in status if status[seed] == 'crashed']
+    if not status:
+      notes.append(f'{variant}: no finished run')
+    elif missing:
+      notes.append(f'{variant}: no finished run of {_seeds(missing)}')
+    if crashed:
+      notes.append(f'{variant}: {_seeds(crashed)} crashed, and counts for nothing here')
+  return notes
+
+
+def _seeds(seeds: list[int]) -> str:
+  return ('seed ' if len(seeds) == 1 else 'seeds ') + ', '.join(map(str, seeds))
+
+
+def _yardsticks(directory: Path, runs: Iterable[Run], measure: Measure) -> dict[str, float]:
+  """Bits per byte are in yardsticks.json; in nats a token, result.json has the unigram entropy."""
+  if measure is BITS:
+    path = directory / 'yardsticks.json'
+    return results.read_json(path) if path.exists() else {}
+  entropies = {run.result['unigram_entropy'] for run in runs if run.result.get('unigram_entropy') is not None}
+  return {'unigram': float(np.mean(list(entropies)))} if entropies else {}

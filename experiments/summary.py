@@ -1,0 +1,196 @@
+"""An experiment's findings as one dict, summary.json: per variant a mean, a paired difference and a verdict."""
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments import runs as experiment_runs
+from experiments import statistics, words
+from experiments.experiment import Experiment
+from experiments.runs import SEED_PATHS, ExperimentRuns, Run
+
+COVERS = 'the initial values and the order of the data, which change together from seed to seed'
+DOES_NOT_COVER = 'the choice of text, the tuning, and other model sizes or lengths of training'
+SHARE_NOTE = 'a schedule that ended earlier would reach it sooner'
+
+
+def summarise(experiment: Experiment, directory: str | os.PathLike) -> dict[str, Any]:
+  """What an experiment's directory shows, in numbers and words; all of it can be written as JSON.
+
+  Raises:
+    ConfigError: where the directory holds no run of the declared variants, saying what to run.
+  """
+  return summarise_runs(experiment_runs.load(experiment, directory))
+
+
+def summarise_runs(runs: ExperimentRuns) -> dict[str, Any]:
+  """The same, of runs already read."""
+  experiment, measure = runs.experiment, runs.measure
+  names = [name for name in runs.variants if runs.of(name)]
+  variants = {name: _describe(runs, name) for name in names}
+  if experiment.baseline in variants:
+    _compare(runs, variants)
+  every = [run for name in names for run in runs.of(name)]
+  equal, different = _held_equal(variants, experiment.baseline)
+  return {
+    'experiment': experiment.name,
+    'question': experiment.question,
+    'baseline': experiment.baseline,
+    'measure': {'column': measure.column, 'unit': measure.unit, 'margin': measure.margin},
+    'variants': variants,
+    'yardsticks': dict(runs.yardsticks),
+    'held_equal': equal,
+    'not_held_equal': different,
+    'interval': {'level': statistics.LEVEL, 'covers': COVERS, 'does_not_cover': DOES_NOT_COVER},
+    'notes': list(runs.notes),
+    'device': _distinct(run.result.get('device') for run in every),
+    'layout': _distinct(run.result.get('layout') for run in every),
+    'data_checksum': _distinct(run.result.get('data_checksum') for run in every),
+    'versions': _versions(every),
+    'seconds': sum(run.result.get('seconds') or 0 for run in every),
+  }
+
+
+def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
+  """What can be said of a variant alone."""
+  own = runs.of(variant)
+  first = own[0]
+  finals = {run.seed: run.final(runs.measure) for run in own}
+  values = [value for value in finals.values() if value is not None]
+  low, high = statistics.interval(values) or (None, None)
+  tests = [run.result.get('test_bits_per_byte') for run in own if run.final(runs.measure) is not None]
+  tested = [value for value in tests if value is not None]
+  status = Counter(run.status for run in runs.runs if run.variant == variant)
+  return {
+    'runs': {name: status[name] for name in ('completed', 'failed_to_learn', 'diverged', 'crashed')},
+    'seeds': {str(seed): value for seed, value in finals.items()},
+    'mean': float(np.mean(values)) if values else None,
+    'low': low,
+    'high': high,
+    'test_mean': float(np.mean(tested)) if tested and len(tested) == len(tests) else None,
+    **{name: first.result[name] for name in ('parameters', 'flops_per_token', 'learning_rate', 'learning_rate_tuned')},
+    'tokens': first.config['run.steps'] * first.tokens_per_step,
+    'warmup_steps': first.config['optimizer.warmup_steps'],
+    'initialisation': _initialisation(first.config),
+    'changes': _changes(runs, variant),
+    'comparison': None,
+    'token_multiplier': None,
+    'sentence': '',
+  }
+
+
+def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
+  """Adds to each entry what needs the baseline: ratios, the paired difference, the verdict."""
+  baseline = runs.experiment.baseline
+  scores = {name: {run.seed: run.score(runs.measure) for run in runs.of(name)} for name in variants}
+  comparisons = {
+    name: statistics.compare(scores[name], scores[baseline], runs.measure.margin)
+    for name in variants
+    if name != baseline
+  }
+  p_values = {name: comparison.p for name, comparison in comparisons.items() if comparison.p is not None}
+  adjusted = dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
+  for name, entry in variants.items():
+    for quantity in ('parameters', 'flops_per_token', 'tokens'):
+      entry[f'{quantity}_ratio'] = entry[quantity] / variants[baseline][quantity]
+    where = words.conditions(entry, variants[baseline])
+    entry['sentence'] = f'the baseline, at {where}'
+    if name in comparisons:
+      comparison = comparisons[name]
+      entry['comparison'] = {
+        **dataclasses.asdict(comparison),
+        'differences': {str(seed): value for seed, value in comparison.differences.items()},
+        'p_holm': adjusted.get(name),
+      }
+      entry['sentence'] = words.sentence(comparison, entry['runs'], runs.measure.unit, where)
+      entry['token_multiplier'] = _token_multiplier(runs, name, comparison)
+
+
+def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics.Comparison) -> dict[str, Any] | None:
+  """How much sooner the better of the two reaches the other's final loss; only if the interval excludes 0."""
+  if not comparison.direction or comparison.verdict.startswith('unstable'):
+    return None
+  pair = [variant, runs.experiment.baseline]
+  faster, slower = pair if comparison.direction == 'better' else reversed(pair)
+  curves = [
+    experiment_runs.mean_curve((run for run in runs.of(name) if run.seed in comparison.differences), runs.measure)
+    for name in (faster, slower)
+  ]
+  if any(curve.empty for curve in curves):
+    return None
+  tokens = curves[0].index.to_numpy(dtype='float64')
+  share = statistics.token_share(tokens, curves[0].to_numpy(), curves[1].iloc[-1])
+  if share is None:  # the curve is of a part of the split, and may disagree with the whole
+    return None
+  text = f'{faster} reaches the final loss of {slower} after {share:.0%} of its tokens ({1 / share:.2g} times fewer)'
+  return {'faster': faster, 'share': share, 'multiplier': 1 / share, 'sentence': text, 'note': SHARE_NOTE}
+
+
+def _initialisation(config: Mapping[str, Any]) -> str:
+  if config['model.norm_placement'] == 'deepnorm':
+    return f'{config["model.init"]} with the scale of DeepNorm'
+  return f'{config["model.init"]} {"with" if config["model.init_depth_scale"] else "without"} depth scale'
+
+
+def _held_equal(variants: Mapping[str, Mapping[str, Any]], baseline: str) -> tuple[list[str], list[str]]:
+  """What every variant shares, and what differs between them, a phrase each."""
+  equal, different = ['order of the data, and initial values of parameters of the same path and shape, by seed'], []
+  entries = list(variants.values())
+  for name, quantity in (('tokens', 'tokens'), ('parameters', 'parameters'), ('FLOPs a token', 'flops_per_token')):
+    values = {entry[quantity] for entry in entries}
+    if len(values) == 1:
+      equal.append(f'{name} ({values.pop():,})')
+    elif baseline in variants:
+      ratios = [entry[f'{quantity}_ratio'] for entry in entries]
+      different.append(f'{name} ({min(ratios):.3f} to {max(ratios):.3f} times the baseline)')
+    else:
+      different.append(f'{name} ({min(values):,} to {max(values):,})')
+  settings = (
+    ('learning rate', [words.short(entry['learning_rate']) for entry in entries]),
+    ('warm-up', [f'{entry["warmup_steps"]} steps' for entry in entries]),
+    ('initialisation', [entry['initialisation'] for entry in entries]),
+  )
+  for name, used in settings:
+    (equal if len(set(used)) == 1 else different).append(f'{name} ({", ".join(dict.fromkeys(used))})')
+  if all(entry['learning_rate_tuned'] for entry in entries):
+    equal.append('the budget for tuning the learning rate')
+  elif any(entry['learning_rate_tuned'] for entry in entries):
+    different.append('tuning of the learning rate (of some variants alone)')
+  return equal, different
+
+
+def _changes(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
+  """In what a variant's config differs from the baseline's; as declared where the baseline has no run."""
+  baseline = runs.of(runs.experiment.baseline)
+  if not baseline:
+    return dict(runs.experiment.variants[variant])
+  theirs = baseline[0].config
+  return {
+    path: value
+    for path, value in runs.of(variant)[0].config.items()
+    if path not in SEED_PATHS and value != theirs.get(path)
+  }
+
+
+def base_config(runs: ExperimentRuns) -> dict[str, Any]:
+  """The flat config of the first run, the baseline's if it has one, without its seeds."""
+  first = next(run for run in runs.runs if not run.crashed)
+  return {path: value for path, value in first.config.items() if path not in SEED_PATHS}
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+  return list(dict.fromkeys(value for value in values if value is not None))
+
+
+def _versions(runs: Iterable[Run]) -> dict[str, str]:
+  """Package versions; two where runs were made with two."""
+  versions: dict[str, list[str]] = {}
+  for run in runs:
+    for package, version in (run.result.get('versions') or {}).items():
+      if version not in versions.setdefault(package, []):
+        versions[package].append(version)
+  return {package: ', '.join(found) for package, found in sorted(versions.items())}

@@ -1,0 +1,51 @@
+"""The attention branch: each position reads others, through several heads."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model import attention_kernels
+from model.config import ModelConfig
+from model.linear import Linear
+from model.norm import make_norm
+from model.position import rotate
+
+
+class Attention(nnx.Module):
+  """Multi-head attention (Vaswani et al. 2017, section 3.2.2), grouped-query if key heads are fewer."""
+
+  def __init__(self, config: ModelConfig):
+    query_width, kv_width = config.num_heads * config.key_width, config.kv_heads * config.key_width
+    self.query = Linear(config.d_model, query_width, config.use_bias, config.dtype)
+    self.key = Linear(config.d_model, kv_width, config.use_bias, config.dtype)
+    self.value = Linear(config.d_model, kv_width, config.use_bias, config.dtype)
+    self.output = Linear(query_width, config.d_model, config.use_bias, config.dtype)
+    if config.qk_norm:
+      self.query_norm = make_norm(config.norm, config.key_width, config.use_bias)
+      self.key_norm = make_norm(config.norm, config.key_width, config.use_bias)
+    self.config = config
+
+  def queries_keys_values(self, x_BTD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What enters the product: q, k and v, each (B, T, H, K), normed, turned, and shared within each group."""
+    config = self.config
+    heads = (*x_BTD.shape[:2], -1, config.key_width)
+    q_BTHK, k_BTHK, v_BTHK = (part(x_BTD).reshape(heads) for part in (self.query, self.key, self.value))
+    if config.qk_norm:
+      q_BTHK, k_BTHK = self.query_norm(q_BTHK), self.key_norm(k_BTHK)
+    if config.position == 'rotary':
+      q_BTHK, k_BTHK = rotate(q_BTHK), rotate(k_BTHK)
+    if config.kv_heads < config.num_heads:
+      group = config.num_heads // config.kv_heads
+      k_BTHK, v_BTHK = jnp.repeat(k_BTHK, group, 2), jnp.repeat(v_BTHK, group, 2)
+    return q_BTHK.astype(config.dtype), k_BTHK.astype(config.dtype), v_BTHK
+
+  def __call__(self, x_BTD: jax.Array, dropout_key: jax.Array | None = None) -> jax.Array:
+    q_BTHK, k_BTHK, v_BTHK = self.queries_keys_values(x_BTD)
+    causal = self.config.causal
+    if dropout_key is None:
+      read_BTHK = attention_kernels.attention(q_BTHK, k_BTHK, v_BTHK, causal)
+    else:
+      read_BTHK = attention_kernels.plain_attention(
+        q_BTHK, k_BTHK, v_BTHK, causal, dropout=self.config.dropout, key=dropout_key
+      )
+    return self.output(read_BTHK.reshape(*x_BTD.shape[:2], -1))

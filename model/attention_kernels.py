@@ -1,0 +1,69 @@
+"""softmax(q k^T / sqrt(K)) v: the plain definition, a fast form for CPUs, and the one place that chooses.
+
+All take q (B, T, H, K) and k, v (B, S, H, K) with S = T and give (B, T, H, K) in q's dtype; softmax in float32.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+QUERY_BLOCK = 64  # queries of one block: scores stay in the cache, and a product is still large
+
+
+def attention_weights(q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool) -> jax.Array:
+  """The weights by definition, float32 (B, H, T, S); each row sums to 1."""
+  logits_BHTS = jnp.einsum('BTHK,BSHK->BHTS', q_BTHK, k_BSHK, preferred_element_type=jnp.float32)
+  logits_BHTS = logits_BHTS / q_BTHK.shape[-1] ** 0.5
+  if causal:
+    logits_BHTS = jnp.where(jnp.tri(*logits_BHTS.shape[-2:], dtype=bool), logits_BHTS, -jnp.inf)
+  return jax.nn.softmax(logits_BHTS, -1)
+
+
+def plain_attention(q_BTHK, k_BSHK, v_BSHK, causal: bool, dropout: float = 0.0, key=None) -> jax.Array:
+  """Attention by definition (Vaswani et al. 2017, equation 1), with dropout on the weights if a key is given."""
+  weights_BHTS = attention_weights(q_BTHK, k_BSHK, causal)
+  if key is not None:
+    kept = jax.random.bernoulli(key, 1 - dropout, weights_BHTS.shape)
+    weights_BHTS = jnp.where(kept, weights_BHTS / (1 - dropout), 0)
+  return jnp.einsum('BHTS,BSHK->BTHK', weights_BHTS.astype(v_BSHK.dtype), v_BSHK)
+
+
+def blocked_attention(q_BTHK, k_BSHK, v_BSHK, causal: bool) -> jax.Array:
+  """The same a block of queries at a time, each reading only the keys it may see.
+
+  Under the mask this is about half the work. `jax.checkpoint` computes a block's weights again in the backward
+  pass, so that memory grows with T, not with T squared.
+  """
+  length, head_dim = q_BTHK.shape[1], q_BTHK.shape[3]
+  q_NTK, k_NSK, v_NSK = (x.swapaxes(1, 2).reshape(-1, length, head_dim) for x in (q_BTHK, k_BSHK, v_BSHK))
+  outputs_NTK = []
+  for start in range(0, length, QUERY_BLOCK):
+    stop = min(start + QUERY_BLOCK, length)
+    seen = stop if causal else length
+    attend = functools.partial(_attend, first_query=start if causal else None)
+    if length > QUERY_BLOCK:
+      attend = jax.checkpoint(attend)
+    outputs_NTK.append(attend(q_NTK[:, start:stop], k_NSK[:, :seen], v_NSK[:, :seen]))
+  out_NTK = jnp.concatenate(outputs_NTK, 1)
+  return out_NTK.reshape(q_BTHK.shape[0], -1, length, head_dim).swapaxes(1, 2)
+
+
+def _attend(q_NTK, k_NSK, v_NSK, first_query: int | None):
+  """One block; query i is position first_query + i and reads keys up to it (None: every key)."""
+  scores_NTS = jnp.einsum('NTK,NSK->NTS', q_NTK / q_NTK.shape[-1] ** 0.5, k_NSK, preferred_element_type=jnp.float32)
+  if first_query is not None:
+    visible_TS = jnp.tri(*scores_NTS.shape[1:], k=first_query, dtype=bool)
+    scores_NTS = jnp.where(visible_TS, scores_NTS, -jnp.inf)
+  largest_NT1 = jax.lax.stop_gradient(jnp.max(scores_NTS, -1, keepdims=True))  # cancels in the quotient
+  weights_NTS = jnp.exp(scores_NTS - largest_NT1)
+  total_NT1 = jnp.sum(weights_NTS, -1, keepdims=True)
+  read_NTK = jnp.einsum('NTS,NSK->NTK', weights_NTS.astype(v_NSK.dtype), v_NSK)
+  return (read_NTK / total_NT1).astype(v_NSK.dtype)  # dividing K numbers, not S, spares a pass over the scores
+
+
+def attention(q_BTHK, k_BSHK, v_BSHK, causal: bool) -> jax.Array:
+  """Attention by the kernel that suits the backend: blocks of queries on a CPU, JAX's own on GPU and TPU."""
+  if jax.default_backend() == 'cpu':
+    return blocked_attention(q_BTHK, k_BSHK, v_BSHK, causal)
+  return jax.nn.dot_product_attention(q_BTHK, k_BSHK, v_BSHK, is_causal=causal)

@@ -1,0 +1,42 @@
+"""The feed-forward branch: each position alone, through a wider layer and back."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model.config import ModelConfig
+from model.linear import Linear
+
+# What is applied to the one projection of an ungated feed-forward, or to the gate of a gated one (Shazeer 2020).
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+  'relu': jax.nn.relu,
+  'gelu': lambda x: jax.nn.gelu(x, approximate=False),
+  'silu': jax.nn.silu,
+  'relu2': lambda x: jnp.square(jax.nn.relu(x)),  # So et al. 2021
+  'glu': jax.nn.sigmoid,
+  'swiglu': jax.nn.silu,
+  'geglu': lambda x: jax.nn.gelu(x, approximate=False),
+  'reglu': jax.nn.relu,
+  'bilinear': lambda x: x,
+}
+
+
+class FeedForward(nnx.Module):
+  """down(f(up(x))), or gated: down(f(gate(x)) * up(x))."""
+
+  def __init__(self, config: ModelConfig):
+    d_model, d_ff = config.d_model, config.ff_width
+    self.gate = Linear(d_model, d_ff, config.use_bias, config.dtype) if config.gated else None
+    self.up = Linear(d_model, d_ff, config.use_bias, config.dtype)
+    self.down = Linear(d_ff, d_model, config.use_bias, config.dtype)
+    self.activation = config.feed_forward
+
+  def __call__(self, x_BTD: jax.Array) -> jax.Array:
+    activate = ACTIVATIONS[self.activation]
+    if self.gate is None:
+      hidden_BTF = activate(self.up(x_BTD))
+    else:
+      hidden_BTF = activate(self.gate(x_BTD)) * self.up(x_BTD)
+    return self.down(hidden_BTF)

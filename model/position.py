@@ -1,0 +1,31 @@
+"""How a block tells positions apart: rotary turns queries and keys; the others add a vector to the embedding."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+BASE = 10_000.0  # longest wavelength over 2 pi, of rotary and sinusoidal alike
+
+
+def angles(length: int, pairs: int) -> np.ndarray:
+  """The angle of position t for pair i, t / BASE^(i / pairs), as float32 of shape (length, pairs)."""
+  return np.outer(np.arange(length), BASE ** (-np.arange(pairs) / pairs)).astype(np.float32)
+
+
+def rotate(x_BTHK: jax.Array) -> jax.Array:
+  """Turns each pair (x_i, x_{i + K/2}) by its position's angle (Su et al. 2021, equation 34).
+
+  The product of two turned vectors depends on their positions through the difference alone.
+  """
+  half = x_BTHK.shape[-1] // 2
+  angle_TK = angles(x_BTHK.shape[1], half)
+  cos_TK, sin_TK = np.cos(angle_TK), np.sin(angle_TK)
+  cos_THK, sin_THK = (jnp.asarray(table[:, None, :], x_BTHK.dtype) for table in (cos_TK, sin_TK))
+  first, second = x_BTHK[..., :half], x_BTHK[..., half:]
+  return jnp.concatenate([first * cos_THK - second * sin_THK, second * cos_THK + first * sin_THK], -1)
+
+
+def sinusoidal(length: int, width: int) -> np.ndarray:
+  """The fixed table of Vaswani et al. 2017, section 3.5: sines, then cosines; shape (length, width)."""
+  angle = angles(length, width // 2)
+  return np.concatenate([np.sin(angle), np.cos(angle)], -1)

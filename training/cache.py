@@ -1,0 +1,68 @@
+"""The folder of files made once and read ever after: tokens and compiled programs."""
+
+import os
+import warnings
+from pathlib import Path
+
+import jax
+import platformdirs
+from absl import logging
+
+from training.files import write_atomically
+
+
+def cache_directory() -> Path:
+  """The environment variable BLOCKLAB_CACHE, or else the user's own cache folder."""
+  return Path(os.environ.get('BLOCKLAB_CACHE') or platformdirs.user_cache_dir('blocklab'))
+
+
+def write_whole(path: Path, *parts) -> bool:
+  """Writes a cache file, whole or not at all.
+
+  Args:
+    path: where; its folder is made.
+    *parts: bytes, or arrays of them, one after the other.
+
+  Returns:
+    Whether it was written. Where it cannot be, one warning says so, and nothing is left behind.
+  """
+  try:
+    write_atomically(path, *parts)
+  except OSError as error:
+    logging.warning('cannot write to the cache folder %s (%s): working in memory', path.parent, error.strerror)
+    return False
+  return True
+
+
+def keep_compiled_programs() -> None:
+  """Turns on JAX's persistent compilation cache, or says in one line that the folder cannot be written."""
+  folder = cache_directory() / 'compiled'
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    writable = os.access(folder, os.W_OK)
+  except OSError:
+    writable = False
+  if not writable:
+    logging.warning('cannot write to the cache folder %s: compiling anew', folder)
+    return
+  jax.config.update('jax_compilation_cache_dir', str(folder))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
+def compile_with_cache(function, *arguments):
+  """Lowers and compiles a jitted function; an unreadable cache entry is deleted, since JAX never replaces one."""
+  lowered = function.lower(*arguments)
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    compiled = lowered.compile()
+  for warning in caught:
+    if 'Error reading persistent compilation cache entry' in str(warning.message):
+      folder = Path(jax.config.jax_compilation_cache_dir)
+      name = f'jit_{function.__name__}'
+      logging.warning('deleting unreadable compiled programs %s-* in %s', name, folder)
+      for entry in folder.glob(f'{name}-*'):
+        entry.unlink(missing_ok=True)
+    else:
+      warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+  return compiled

@@ -1,0 +1,54 @@
+"""Checkpoints of the training state. The only module that imports orbax."""
+
+from pathlib import Path
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from training.step import State
+
+_SAVE_WHEN_ASKED = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
+
+
+class Checkpoints:
+  """The checkpoints of one run, by step. A context manager: leaving it waits for the last save, and fails with it."""
+
+  def __init__(self, directory: Path, keep: int):
+    self._checkpointer = ocp.training.Checkpointer(
+      directory.absolute(),  # orbax takes no other
+      save_decision_policy=_SAVE_WHEN_ASKED,
+      preservation_policy=ocp.training.preservation_policies.LatestN(keep),
+      cleanup_tmp_directories=True,  # of a save that was killed
+    )
+    self._pending = None
+
+  def __enter__(self) -> 'Checkpoints':
+    return self
+
+  def __exit__(self, *exception) -> None:
+    self.wait()
+    self._checkpointer.close()
+
+  def latest_step(self) -> int | None:
+    """The step of the newest checkpoint, or None."""
+    latest = self._checkpointer.latest
+    return None if latest is None else latest.step
+
+  def save(self, state: State) -> None:
+    """Starts writing the state, under its step; returns when the device's memory may be used again."""
+    self.wait()
+    step = int(state.step)
+    if step != self.latest_step():
+      self._pending = self._checkpointer.save_checkpointables_async(step, {'state': state})
+
+  def wait(self) -> None:
+    """Waits for the save under way, and raises what went wrong in it."""
+    if self._pending is not None:
+      self._pending.result()
+      self._pending = None
+
+  def restore(self, step: int, like: State) -> State:
+    """The state saved at `step`; `like` gives its structure, shapes and types (arrays or jax.ShapeDtypeStruct)."""
+    placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), like)
+    return self._checkpointer.load_checkpointables(step, {'state': shapes})['state']

@@ -1,0 +1,205 @@
+"""From text to tokens: split, encoded, and memory-mapped from a cache that is written once."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from training.cache import cache_directory, write_whole
+from training.config import ConfigError, DataConfig
+from training.text import read_text
+
+Split = Literal['train', 'validation', 'test']
+
+BLOCK = 16 * 1024
+BLOCKS_IN_TURN = 20
+HELD_OUT: dict[int, Split] = {10: 'validation', 20: 'test'}  # the 10th and the 20th block of every 20
+FORMAT = 1  # of the cached file, and of what decides its content: a new number makes every file anew
+
+
+class Span(NamedTuple):
+  """A contiguous piece of the text that belongs to one split: bytes start to stop."""
+
+  split: Split
+  start: int
+  stop: int
+
+
+class Segment(NamedTuple):
+  """A contiguous run of tokens of one split: tokens start to stop.
+
+  Its first token has no context and is never scored; `scored_bytes` is what the others stand for.
+  """
+
+  split: Split
+  start: int
+  stop: int
+  scored_bytes: int
+
+  @property
+  def scored_tokens(self) -> int:
+    """All but the first."""
+    return max(self.stop - self.start - 1, 0)
+
+
+class Encoder(NamedTuple):
+  """What turns text into tokens: `encode(piece)` gives the ids and the number of bytes the first one stands for."""
+
+  encode: Callable[[bytes], tuple[np.ndarray, int]]
+  vocab_size: int
+  checksum: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Corpus:
+  """A text as tokens.
+
+  Attributes:
+    tokens: all ids in the text's order, memory-mapped.
+    segments: where in `tokens` the splits lie. No sequence may cross from one to the next.
+    vocab_size: ids are below it.
+    checksum: sha256 of the text (and of the tokenizer): what decides the tokens.
+  """
+
+  tokens: np.ndarray
+  segments: tuple[Segment, ...]
+  vocab_size: int
+  checksum: str
+
+  def of(self, split: Split) -> list[Segment]:
+    """The segments of a split."""
+    return [segment for segment in self.segments if segment.split == split]
+
+  def bytes_per_token(self, split: Split) -> float:
+    """Bytes of text per scored token of a split."""
+    segments = self.of(split)
+    return sum(s.scored_bytes for s in segments) / sum(s.scored_tokens for s in segments)
+
+
+def load_corpus(config: DataConfig) -> Corpus:
+  """The corpus that `config` names, from the cache if it is there.
+
+  Raises:
+    ConfigError: if the text or the tokenizer cannot be read.
+  """
+  text = read_text(config)
+  encoder = load_tokenizer(config.tokenizer) if config.tokenizer else BYTES
+  checksum = hashlib.sha256(text).hexdigest()
+  if encoder.checksum:
+    checksum = hashlib.sha256(f'{checksum} {encoder.checksum}'.encode()).hexdigest()
+  path = cache_directory() / 'tokens' / f'{checksum}.bin'
+  corpus = read_tokens(path, checksum)
+  if corpus is None:
+    corpus = encode_text(text, encoder, checksum)
+    if write_tokens(path, corpus):
+      corpus = read_tokens(path, checksum) or corpus
+  return corpus
+
+
+def split_text(num_bytes: int) -> list[Span]:
+  """Three splits, spread over the text, since its end is not like its beginning.
+
+  In blocks of 16 KiB, of every 20 the 10th is validation and the 20th is test; of a text without 20 whole blocks
+  the last 10%, halved. Neighbours of the same split are one span.
+  """
+  if num_bytes < BLOCKS_IN_TURN * BLOCK:
+    held_out = num_bytes // 10
+    validation, test = num_bytes - held_out, num_bytes - held_out // 2
+    return [Span('train', 0, validation), Span('validation', validation, test), Span('test', test, num_bytes)]
+  spans: list[Span] = []
+  for block, start in enumerate(range(0, num_bytes, BLOCK)):
+    span = Span(HELD_OUT.get(block % BLOCKS_IN_TURN + 1, 'train'), start, min(start + BLOCK, num_bytes))
+    if spans and spans[-1].split == span.split:
+      span = span._replace(start=spans.pop().start)
+    spans.append(span)
+  return spans
+
+
+def encode_text(text: bytes, encoder: Encoder, checksum: str) -> Corpus:
+  """Encodes each span of the text alone, so that no token crosses from one split to another."""
+  dtype = np.min_scalar_type(encoder.vocab_size - 1)
+  pieces, segments, start = [], [], 0
+  for span in split_text(len(text)):
+    ids, first_bytes = encoder.encode(text[span.start : span.stop])
+    pieces.append(ids.astype(dtype))
+    scored_bytes = max(span.stop - span.start - first_bytes, 0)
+    segments.append(Segment(span.split, start, start + len(ids), scored_bytes))
+    start += len(ids)
+  return Corpus(np.concatenate(pieces), tuple(segments), encoder.vocab_size, checksum)
+
+
+def encode_bytes(piece: bytes) -> tuple[np.ndarray, int]:
+  """Every byte is a token."""
+  return np.frombuffer(piece, np.uint8), 1
+
+
+BYTES = Encoder(encode_bytes, vocab_size=256, checksum='')
+
+
+def load_tokenizer(path: str) -> Encoder:
+  """The tokenizer of a tokenizer.json.
+
+  Bits per byte count the bytes of the text, so they compare across tokenizers that keep all of it. Bytes that are not
+  UTF-8, and a character that a split cuts in two, reach the tokenizer as U+FFFD.
+
+  Raises:
+    ConfigError: if the file is missing or is no tokenizer, or the package `tokenizers` is absent.
+  """
+  try:
+    content = pathlib.Path(path).expanduser().read_bytes()
+  except OSError as error:
+    raise ConfigError(f'data.tokenizer: cannot read {path} ({error.strerror}): name a tokenizer.json') from None
+  try:
+    import tokenizers
+  except ImportError:
+    raise ConfigError(f'data.tokenizer={path} needs a package that is not installed: pip install tokenizers') from None
+  try:
+    tokenizer = tokenizers.Tokenizer.from_buffer(content)
+  except Exception as error:  # the package raises no class of its own
+    raise ConfigError(f'data.tokenizer: {path} is not a tokenizer.json of the package tokenizers ({error})') from None
+  tokenizer.no_truncation()
+  tokenizer.no_padding()
+
+  def encode(piece: bytes) -> tuple[np.ndarray, int]:
+    text = piece.decode('utf-8', 'replace')
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    first_bytes = len(text[: encoding.offsets[0][1]].encode()) if encoding.ids else 0
+    return np.array(encoding.ids, np.int64), first_bytes
+
+  vocab_size = max(tokenizer.get_vocab().values(), default=0) + 1
+  return Encoder(encode, vocab_size, hashlib.sha256(content).hexdigest())
+
+
+def write_tokens(path: pathlib.Path, corpus: Corpus) -> bool:
+  """Writes a line of JSON padded to 64 bytes, the tokens, and the sha256 of both; says whether it could."""
+  header = {
+    'format': FORMAT,
+    'dtype': corpus.tokens.dtype.name,
+    'vocab_size': corpus.vocab_size,
+    'segments': corpus.segments,
+  }
+  line = json.dumps(header).encode()
+  line = line.ljust(-(len(line) + 1) // 64 * -64 - 1) + b'\n'
+  digest = hashlib.sha256(line)
+  digest.update(corpus.tokens.data)
+  return write_whole(path, line, corpus.tokens, digest.digest())
+
+
+def read_tokens(path: pathlib.Path, checksum: str) -> Corpus | None:
+  """The corpus in a cached file, memory-mapped; None if the file is not there, or not as it was written."""
+  try:
+    with path.open('rb') as file:
+      header = json.loads(file.readline())
+      offset = file.tell()
+    content = np.asarray(np.memmap(path, np.uint8, mode='r'))
+    if header['format'] != FORMAT or hashlib.sha256(content[:-32].data).digest() != content[-32:].tobytes():
+      return None
+    tokens = content[offset:-32].view(header['dtype'])
+    segments = tuple(Segment(*fields) for fields in header['segments'])
+    return Corpus(tokens, segments, header['vocab_size'], checksum)
+  except (OSError, ValueError, KeyError, TypeError):
+    return None

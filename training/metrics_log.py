@@ -1,0 +1,67 @@
+"""metrics.jsonl, the record of a run, and the TensorBoard files made from it."""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import FileWriter
+from tensorboardX.proto.summary_pb2 import Summary
+
+from training.files import write_atomically
+
+
+class MetricsLog:
+  """Appends one JSON object a logged step, `step` first; numbers that are not finite are null.
+
+  Opening it cuts the file to the steps up to `last_step` (what a resumed run has really done), and makes the
+  TensorBoard files again from what is left.
+  """
+
+  def __init__(self, directory: Path, last_step: int):
+    self._path = directory / 'metrics.jsonl'
+    kept = read_metrics(self._path, last_step)
+    write_atomically(self._path, ''.join(f'{json.dumps(row)}\n' for row in kept).encode())
+    shutil.rmtree(directory / 'tensorboard', ignore_errors=True)
+    self._file = self._path.open('a', encoding='utf8')
+    self._events = FileWriter(directory / 'tensorboard')
+    for row in kept:
+      self._add_event(row)
+
+  def write(self, step: int, metrics: Mapping[str, float]) -> None:
+    """Adds a step's metrics; the line is on its way to the disk when this returns."""
+    row = {'step': step} | {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    self._file.write(json.dumps(row, allow_nan=False) + '\n')
+    self._file.flush()
+    self._add_event(row)
+
+  def _add_event(self, row: Mapping[str, Any]) -> None:
+    values = [
+      Summary.Value(tag=name, simple_value=math.nan if value is None else value)
+      for name, value in row.items()
+      if name != 'step'
+    ]
+    self._events.add_summary(Summary(value=values), row['step'])
+
+  def __enter__(self) -> 'MetricsLog':
+    return self
+
+  def __exit__(self, *exception) -> None:
+    self._file.close()
+    self._events.close()
+
+
+def read_metrics(path: Path, last_step: int) -> list[dict[str, Any]]:
+  """The rows of a metrics.jsonl up to last_step; a last line cut short by a kill is left out."""
+  rows: list[dict[str, Any]] = []
+  if path.exists():
+    for line in path.read_text('utf8').splitlines(keepends=True):
+      if not line.endswith('\n'):
+        break
+      row = json.loads(line)
+      if row['step'] > last_step:
+        break
+      rows.append(row)
+  return rows

@@ -1,0 +1,78 @@
+"""From gradients to updates: clip, a direction by name, decoupled weight decay, a learning rate schedule."""
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import contrib
+
+from training.config import OptimizerConfig
+
+MUON_RMS = 0.2  # makes a Muon update as large as AdamW's, so that learning rates carry over (Liu et al. 2025, eq. 4)
+
+
+def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+  """The learning rate of each update: a linear rise over warmup_steps, then the named schedule to the last step."""
+  peak, rest = config.learning_rate, max(1, steps - config.warmup_steps)
+  after = {
+    'cosine': lambda: optax.cosine_decay_schedule(peak, rest, config.final_fraction),
+    'linear': lambda: optax.linear_schedule(peak, peak * config.final_fraction, rest),
+    'constant': lambda: optax.constant_schedule(peak),
+  }[config.schedule]()
+  warmup = optax.linear_schedule(0.0, peak, config.warmup_steps)
+
+  def schedule(count):  # update 1 already moves: the rise ends at the first update after the warm-up
+    return jnp.where(count < config.warmup_steps, warmup(count + 1), after(count - config.warmup_steps))
+
+  return schedule
+
+
+def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+  """The whole chain. Its input is the gradient, its output what is added to the parameters.
+
+  AdamW: Loshchilov & Hutter 2019. Lion: Chen et al. 2023. Muon: Jordan et al. 2024, on the kernels of the blocks,
+  each layer alone; everything else follows AdamW. SGD has momentum beta1.
+  """
+  direction = {
+    'adamw': lambda: optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
+    'sgd': lambda: optax.trace(config.beta1),
+    'lion': lambda: optax.scale_by_lion(config.beta1, config.beta2),
+    'muon': lambda: _muon(config),
+  }[config.name]()
+  return optax.chain(
+    optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
+    direction,
+    optax.add_decayed_weights(config.weight_decay, decayed),
+    optax.scale_by_learning_rate(make_schedule(config, steps)),
+  )
+
+
+def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
+  """Orthogonalised momentum for hidden kernels, (layer, in, out) with the layer as a batch axis; Adam for the rest."""
+
+  def dimensions(params):
+    return jax.tree.map(lambda _: contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2), params)
+
+  def match_adam(updates, params):
+    del params
+    return jax.tree.map(lambda u: u * MUON_RMS * max(u.shape[-2:]) ** 0.5, updates)
+
+  return optax.partition(
+    {
+      'muon': optax.chain(
+        contrib.scale_by_muon(beta=config.beta1, eps=config.epsilon, weight_dimension_numbers=dimensions),
+        optax.stateless(match_adam),
+      ),
+      'adam': optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
+    },
+    lambda params: jax.tree.map(lambda hidden: 'muon' if hidden else 'adam', hidden_kernels(params)),
+  )
+
+
+def decayed(params):
+  """Which parameters decay: the kernels. The shapes would not tell, since those of the blocks are stacked."""
+  return jax.tree.map_with_path(lambda path, _: path[-1].key == 'kernel', params)
+
+
+def hidden_kernels(params):
+  """Which parameters are kernels of the blocks."""
+  return jax.tree.map_with_path(lambda path, _: path[0].key == 'blocks' and path[-1].key == 'kernel', params)
