@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from absl import flags
 
-from training.config import Config, ConfigError, nearest_name
+from training.config import Config, ConfigError, nearest_name, sections
 
 PREFIX = 'config.'
 
@@ -19,17 +19,17 @@ def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
     'config', None, 'A file whose get_config() returns a Config: the scale. Default: the one the experiment names.',
     flag_values=flag_values,
   )  # fmt: skip
-  for section in dataclasses.fields(Config):
-    for field in dataclasses.fields(section.type):
-      _define(f'{PREFIX}{section.name}.{field.name}', field, section.type, flag_values)
+  for name, section in sections().items():
+    for field in dataclasses.fields(section):
+      _define(f'{PREFIX}{name}.{field.name}', field, section, flag_values)
 
 
-def _define(name: str, field: dataclasses.Field, section: type, flag_values: flags.FlagValues) -> None:
+def _define(name: str, field: Any, section: type, flag_values: flags.FlagValues) -> None:
   text = f'Default {field.default!r}; see {section.__name__}.'
   if typing.get_origin(field.type) is Literal:
     flags.DEFINE_enum(name, None, list(typing.get_args(field.type)), text, flag_values=flag_values)
     return
-  define = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_bool, str: flags.DEFINE_string}
+  define: dict[Any, Any] = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_bool, str: flags.DEFINE_string}
   define[field.type](name, None, text, flag_values=flag_values)
 
 

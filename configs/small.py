@@ -1,6 +1,6 @@
 """A scale for one GPU, or a patient CPU: 8 layers of width 256, 256 positions.
 
-  python train.py --config=configs/small.py
+python train.py --config=configs/small.py
 """
 
 from model import ModelConfig

@@ -1,6 +1,6 @@
 """The scale of the default experiments: 12 layers that train in about half a minute on one laptop core.
 
-  python train.py --config=configs/tiny.py
+python train.py --config=configs/tiny.py
 """
 
 from model import ModelConfig

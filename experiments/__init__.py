@@ -1,0 +1,1 @@
+"""What turns runs into knowledge."""

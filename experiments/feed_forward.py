@@ -1,5 +1,6 @@
-"""Which activation, and does a gate help at equal parameters? (Shazeer 2020, GLU Variants Improve Transformer)
+"""Which activation, and does a gate help at equal parameters?
 
+After Shazeer 2020, GLU Variants Improve Transformer.
 Command: python train.py --experiment=feed_forward
 """
 

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from experiments.experiment import Experiment
-from experiments.results import write_file
+from training.files import write_atomically
 
 Summary = Mapping[str, Any]  # of experiments.summary
 
@@ -121,7 +121,7 @@ def save(figure: Figure, directory: Path, name: str) -> list[Path]:
   for suffix, options in (('png', {'dpi': 200}), ('svg', {'metadata': {'Date': None}})):
     buffer = io.BytesIO()
     figure.savefig(buffer, format=suffix, **options)
-    paths.append(write_file(directory / f'{name}.{suffix}', buffer.getvalue()))
+    paths.append(write_atomically(directory / f'{name}.{suffix}', buffer.getvalue()))
     figure.set_layout_engine('none')  # laid out once is enough
   return paths
 

@@ -93,16 +93,14 @@ def select(experiment: Experiment, variants: Sequence[str], seeds: Sequence[int]
   return dataclasses.replace(experiment, variants=kept, seeds=tuple(dict.fromkeys(seeds)) or experiment.seeds)
 
 
-def custom_experiment(changes: Changes, name: str, config_file: str) -> Experiment:
+def custom_experiment(changes: Changes, name: str) -> Experiment:
   """The experiment `custom`: one variant, named by --name or by what was changed."""
   name = name or '+'.join(f'{path.rpartition(".")[2]}={_spell(value)}' for path, value in changes.items()) or 'default'
   check_safe_name(name)
-  return Experiment(
-    name='custom', question='One run, as asked for.', variants={name: dict(changes)}, seeds=(0,), config=config_file
-  )
+  return Experiment(name='custom', question='How does this one do?', variants={name: dict(changes)}, seeds=(0,))
 
 
-def sweep_experiment(sweep: str, flags: Changes, name: str, config_file: str) -> Experiment:
+def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
   """The experiment made by --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,3e-3': a grid.
 
   The first value of each key makes the baseline.
@@ -127,7 +125,7 @@ def sweep_experiment(sweep: str, flags: Changes, name: str, config_file: str) ->
     variants[variant] = changes
   name = name or 'custom'
   check_safe_name(name)
-  return Experiment(name=name, question=f'A grid: {sweep}', variants=variants, config=config_file)
+  return Experiment(name=name, question=f'What does the grid {sweep} show?', variants=variants)
 
 
 def _parse_axis(axis: str) -> tuple[str, list[Any]]:

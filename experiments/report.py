@@ -2,7 +2,6 @@
 
 import base64
 import itertools
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from experiments import figure_style, figures, results, words
 from experiments import runs as experiment_runs
 from experiments.experiment import Experiment
 from experiments.summary import base_config, summarise, summarise_runs
+from training.files import write_atomically, write_json
 
 __all__ = ['summarise', 'table', 'write']
 
@@ -40,7 +40,7 @@ def write(experiment: Experiment, directory: str | os.PathLike, command: str) ->
   summary = {**summarise_runs(runs), 'command': command}
   paths = [
     results.write_csv(results.load(directory), directory / 'results.csv'),
-    results.write_file(directory / 'summary.json', json.dumps(summary, indent=2, allow_nan=False) + '\n'),
+    write_json(directory / 'summary.json', summary),
   ]
   shown = []
   for picture in figures.draw_all(runs, summary):
@@ -48,7 +48,7 @@ def write(experiment: Experiment, directory: str | os.PathLike, command: str) ->
     shown.append({'title': picture.title, 'caption': picture.caption, 'image': _embed(files[-1]) if files else ''})
     paths += files
   page = _template().render(summary=summary, figures=shown, sections=_sections(base_config(runs)), words=words)
-  return [*paths, results.write_file(directory / 'report.html', page)]
+  return [*paths, write_atomically(directory / 'report.html', page)]
 
 
 def table(summary: Mapping[str, Any]) -> Table:

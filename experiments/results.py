@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from model.config import ConfigError
+from training.files import read_json, write_atomically
 
 COLUMNS = (
   'experiment', 'variant', 'seed', 'status', 'steps', 'tokens', 'parameters', 'flops_per_token', 'learning_rate',
@@ -53,7 +54,7 @@ def load_records(workdir: str | os.PathLike) -> list[dict[str, Any]]:
   paths = [path for pattern in _RUN_PATTERNS for path in workdir.glob(pattern)]
   if not paths:
     raise ConfigError(f'{workdir} holds no finished run: make some with python train.py --workdir={workdir}')
-  records = [{**read_json(path), 'directory': str(path.parent)} for path in paths]
+  records = [{**(read_json(path) or {}), 'directory': str(path.parent)} for path in paths]
   return sorted(records, key=lambda record: (record['experiment'], record['variant'], record['seed']))
 
 
@@ -89,31 +90,4 @@ def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike) -> Path:
   """Writes results.csv: exactly COLUMNS, one row a run, what is missing left empty."""
-  return write_file(path, frame[list(COLUMNS)].to_csv(index=False, lineterminator='\n'))
-
-
-def write_file(path: str | os.PathLike, content: str | bytes) -> Path:
-  """Writes a file wholly or not at all: a reader never sees half of it."""
-  path = Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  draft = path.with_name(f'.{path.name}.{os.getpid()}')
-  draft.write_bytes(content.encode() if isinstance(content, str) else content)
-  os.replace(draft, path)
-  return path
-
-
-def read_json(path: Path) -> dict[str, Any]:
-  """The object in a JSON file.
-
-  Raises:
-    ConfigError: where the file is missing, or holds something else.
-  """
-  try:
-    content = json.loads(path.read_text(encoding='utf-8'))
-  except FileNotFoundError:
-    raise ConfigError(f'there is no {path}: run the command of this experiment again') from None
-  except ValueError:
-    content = None
-  if not isinstance(content, dict):
-    raise ConfigError(f'{path} is damaged (not a JSON object): delete {path.parent} and run again')
-  return content
+  return write_atomically(Path(path), frame[list(COLUMNS)].to_csv(index=False, lineterminator='\n'))

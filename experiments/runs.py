@@ -12,6 +12,7 @@ import pandas as pd
 from experiments import results, statistics
 from experiments.experiment import Experiment
 from model.config import ConfigError
+from training.files import read_json
 
 SEED_PATHS = ('run.init_seed', 'data.seed')  # what differs between the seeds of one variant
 
@@ -204,7 +205,7 @@ def _read_run(record: dict[str, Any], notes: list[str]) -> Run:
   except ConfigError as error:
     metrics = pd.DataFrame()
     notes.append(str(error))
-  return Run(directory, record, results.read_json(directory / 'config.json'), metrics)
+  return Run(directory, record, read_json(directory / 'config.json') or {}, metrics)
 
 
 def _missing(experiment: Experiment, records: list[dict[str, Any]]) -> list[str]:
@@ -231,6 +232,6 @@ def _yardsticks(directory: Path, runs: Iterable[Run], measure: Measure) -> dict[
   """Bits per byte are in yardsticks.json; in nats a token, result.json has the unigram entropy."""
   if measure is BITS:
     path = directory / 'yardsticks.json'
-    return results.read_json(path) if path.exists() else {}
+    return read_json(path) or {}
   entropies = {run.result['unigram_entropy'] for run in runs if run.result.get('unigram_entropy') is not None}
   return {'unigram': float(np.mean(list(entropies)))} if entropies else {}

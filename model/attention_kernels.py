@@ -3,8 +3,6 @@
 All take q (B, T, H, K) and k, v (B, S, H, K) with S = T and give (B, T, H, K) in q's dtype; softmax in float32.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -16,7 +14,7 @@ def attention_weights(q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool) -> jax
   logits_BHTS = jnp.einsum('BTHK,BSHK->BHTS', q_BTHK, k_BSHK, preferred_element_type=jnp.float32)
   logits_BHTS = logits_BHTS / q_BTHK.shape[-1] ** 0.5
   if causal:
-    logits_BHTS = jnp.where(jnp.tri(*logits_BHTS.shape[-2:], dtype=bool), logits_BHTS, -jnp.inf)
+    logits_BHTS = jnp.where(jnp.tri(q_BTHK.shape[1], k_BSHK.shape[1], dtype=bool), logits_BHTS, -jnp.inf)
   return jax.nn.softmax(logits_BHTS, -1)
 
 
@@ -41,10 +39,9 @@ def blocked_attention(q_BTHK, k_BSHK, v_BSHK, causal: bool) -> jax.Array:
   for start in range(0, length, QUERY_BLOCK):
     stop = min(start + QUERY_BLOCK, length)
     seen = stop if causal else length
-    attend = functools.partial(_attend, first_query=start if causal else None)
-    if length > QUERY_BLOCK:
-      attend = jax.checkpoint(attend)
-    outputs_NTK.append(attend(q_NTK[:, start:stop], k_NSK[:, :seen], v_NSK[:, :seen]))
+    attend = jax.checkpoint(_attend, static_argnums=3) if length > QUERY_BLOCK else _attend
+    first_query = start if causal else None
+    outputs_NTK.append(attend(q_NTK[:, start:stop], k_NSK[:, :seen], v_NSK[:, :seen], first_query))
   out_NTK = jnp.concatenate(outputs_NTK, 1)
   return out_NTK.reshape(q_BTHK.shape[0], -1, length, head_dim).swapaxes(1, 2)
 
@@ -53,7 +50,7 @@ def _attend(q_NTK, k_NSK, v_NSK, first_query: int | None):
   """One block; query i is position first_query + i and reads keys up to it (None: every key)."""
   scores_NTS = jnp.einsum('NTK,NSK->NTS', q_NTK / q_NTK.shape[-1] ** 0.5, k_NSK, preferred_element_type=jnp.float32)
   if first_query is not None:
-    visible_TS = jnp.tri(*scores_NTS.shape[1:], k=first_query, dtype=bool)
+    visible_TS = jnp.tri(q_NTK.shape[1], k_NSK.shape[1], first_query, dtype=bool)
     scores_NTS = jnp.where(visible_TS, scores_NTS, -jnp.inf)
   largest_NT1 = jax.lax.stop_gradient(jnp.max(scores_NTS, -1, keepdims=True))  # cancels in the quotient
   weights_NTS = jnp.exp(scores_NTS - largest_NT1)

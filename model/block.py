@@ -25,7 +25,7 @@ WIRINGS: dict[str, Callable] = {
 
 
 def residual_scales(config: ModelConfig) -> tuple[float, float]:
-  """a of the attention and of the feed-forward sublayer; DeepNorm's is (2 L)^(1/4) (Wang et al. 2022)."""
+  """The scale a of the attention and of the feed-forward sublayer; DeepNorm's is (2 L)^(1/4) (Wang et al. 2022)."""
   if config.norm_placement == 'deepnorm':
     return ((2 * config.num_layers) ** 0.25,) * 2
   return config.attention_residual, config.feed_forward_residual
@@ -81,10 +81,11 @@ class Block(nnx.Module):
     return y_BTD, {'attention': root_mean_square(u_BTD), 'feed_forward': root_mean_square(y_BTD)}
 
   def _parallel(self, x_BTD, taps, attention, feed_forward):
-    """y = a x + attention(N(x)) + feed_forward(N(x)): the forks are chained on the skip path (Wang 2021, GPT-J)."""
+    """Y = a x + attention(N(x)) + feed_forward(N(x)): the forks are chained on the skip path (Wang 2021, GPT-J)."""
     skip_BTD, to_attention_BTD = fork(x_BTD, taps[0])
     skip_BTD, to_feed_forward_BTD = fork(skip_BTD, taps[1])
     a, norm = self.config.attention_residual, self.attention_norm
+    assert norm is not None  # `parallel` goes with `pre` alone
     u_BTD = a * skip_BTD + attention(norm(to_attention_BTD))
     y_BTD = u_BTD + feed_forward(norm(to_feed_forward_BTD))
     return y_BTD, {'attention': root_mean_square(u_BTD), 'feed_forward': root_mean_square(y_BTD)}

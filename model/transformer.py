@@ -13,7 +13,6 @@ from flax import nnx
 from model.block import Block
 from model.config import ModelConfig
 from model.initialisation import head_deviation, initial_values, token_deviation
-from model.linear import Linear
 from model.norm import make_norm
 from model.position import sinusoidal
 from model.residual import TAP_SIZE, fork
@@ -147,7 +146,8 @@ def apply(
     dropout_key: a key in training with dropout; None (evaluation) drops nothing.
 
   Returns:
-    logits_BTV in float32, and the stream's root mean square after each sublayer: {'attention': (L,), 'feed_forward': (L,)}.
+    logits_BTV in float32, and the stream's root mean square after each sublayer: `attention` and `feed_forward`,
+    each (L,).
 
   Raises:
     ValueError: if the sequence is longer than a learned position table.

@@ -1,0 +1,1 @@
+"""What turns a model into a run."""

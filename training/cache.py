@@ -58,7 +58,7 @@ def compile_with_cache(function, *arguments):
     compiled = lowered.compile()
   for warning in caught:
     if 'Error reading persistent compilation cache entry' in str(warning.message):
-      folder = Path(jax.config.jax_compilation_cache_dir)
+      folder = cache_directory() / 'compiled'
       name = f'jit_{function.__name__}'
       logging.warning('deleting unreadable compiled programs %s-* in %s', name, folder)
       for entry in folder.glob(f'{name}-*'):

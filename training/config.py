@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import math
+import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -174,8 +175,8 @@ class Config:
 
   def to_flat(self) -> dict[str, Any]:
     """Every field by its path: {'model.num_layers': 12, ...}."""
-    sections = dataclasses.asdict(self)
-    return {f'{name}.{key}': value for name, section in sections.items() for key, value in section.items()}
+    nested = dataclasses.asdict(self)
+    return {f'{name}.{key}': value for name, section in nested.items() for key, value in section.items()}
 
   @classmethod
   def from_flat(cls, flat: Mapping[str, Any]) -> 'Config':
@@ -185,12 +186,12 @@ class Config:
       ConfigError: for an unknown path, with the nearest right one, or an impossible value.
     """
     check_names(flat, known_paths(), 'config key')
-    sections = {}
-    for field in dataclasses.fields(cls):
-      prefix = field.name + '.'
+    made = {}
+    for name, section in sections().items():
+      prefix = name + '.'
       values = {path.removeprefix(prefix): value for path, value in flat.items() if path.startswith(prefix)}
-      sections[field.name] = field.type(**values)  # ty: every field of Config is annotated by its class
-    return cls(**sections)
+      made[name] = section(**values)
+    return cls(**made)
 
   def replace(self, changes: Mapping[str, Any]) -> 'Config':
     """A Config with the fields in `changes` (by path) set anew."""
@@ -198,10 +199,17 @@ class Config:
     return Config.from_flat({**self.to_flat(), **changes})
 
 
+def sections() -> dict[str, Any]:
+  """The sections of Config: name -> dataclass."""
+  return typing.get_type_hints(Config)
+
+
 def known_paths() -> tuple[str, ...]:
   """The path of every field of Config."""
   return tuple(
-    f'{section.name}.{field.name}' for section in dataclasses.fields(Config) for field in dataclasses.fields(section.type)
+    f'{section.name}.{field.name}'
+    for section in dataclasses.fields(Config)
+    for field in dataclasses.fields(section.type)
   )
 
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 import grain
 import numpy as np
 
-from training.config import ConfigError, DataConfig
+from training.config import Config, ConfigError, DataConfig
 from training.corpus import Corpus, Split, load_corpus
 from training.sources import Batch, Source, Windows
 from training.synthetic import VOCAB_SIZES, Synthetic
@@ -64,6 +64,21 @@ def load(config: DataConfig, batch_size: int) -> Data:
     refuse_short_text(name, corpus, config.sequence_length, batch_size)
   if not len(data.validation) or not len(data.test):
     raise ConfigError(f'{name}: a text of {len(corpus.tokens)} tokens is too short to hold any out: give a longer one')
+  return data
+
+
+def load_for(config: Config) -> Data:
+  """What a run reads.
+
+  Raises:
+    ConfigError: if it cannot be read, is too short, or has token ids that the model's embedding has no row for.
+  """
+  data = load(config.data, config.run.batch_size)
+  if data.vocab_size > config.model.vocab_size:
+    raise ConfigError(
+      f'model.vocab_size={config.model.vocab_size}, and the data have {data.vocab_size} tokens: '
+      f'set model.vocab_size={data.vocab_size}'
+    )
   return data
 
 

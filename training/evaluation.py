@@ -21,9 +21,8 @@ MOST_SKIPPED = 10  # updates in a row, with on_nonfinite=skip
 def evaluate(config: Config, programs: Programs, params, source: Source, sequences: int | None = None) -> float:
   """Mean loss in nats over the scored tokens of a split, or of `sequences` of it, evenly spread."""
   batches = evaluation_batches(source, evaluation_size(config), sequences)
-  sums = [programs.evaluation_step(params, batch) for batch in batches]
-  nats, scored = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
-  return float(nats / scored)
+  sums = jax.device_get([programs.evaluation_step(params, batch) for batch in batches])
+  return float(np.sum([nats for nats, _ in sums], dtype=float) / np.sum([scored for _, scored in sums], dtype=float))
 
 
 def validate(config: Config, programs: Programs, params, data: Data) -> dict[str, float]:
@@ -58,6 +57,7 @@ def result_of(config: Config, programs: Programs, state: State, data: Data) -> d
     'parameters': config.model.num_parameters,
     'flops_per_token': config.model.flops_per_token(config.data.sequence_length),
     'learning_rate': config.optimizer.learning_rate,
+    'learning_rate_tuned': False,  # every variant runs at the rate it is given
     'val_loss': val_loss,
     'val_bits_per_byte': None if val_loss is None else data.bits_per_byte(val_loss, 'validation'),
     'test_loss': test_loss,

@@ -1,8 +1,7 @@
 """One run, from its config to its result: load, compile, train, evaluate, save."""
 
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import numpy as np
 
 from training import run_directory
 from training.checkpoint import Checkpoints
-from training.config import Config, ConfigError
-from training.data import Data, load, train_batches
-from training.evaluation import has_diverged, layout, result_of, validate
+from training.config import Config
+from training.data import Data, load_for, train_batches
+from training.evaluation import has_diverged, result_of, validate
+from training.files import write_json
 from training.metrics import named_metrics
 from training.metrics_log import MetricsLog
 from training.programs import Programs, programs_for
@@ -22,12 +22,15 @@ from training.step import State, is_logged
 Report = Callable[[dict[str, Any]], None]
 
 
-def train(config: Config, directory: Path, report: Report = lambda progress: None) -> dict[str, Any]:
+def train(
+  config: Config, directory: Path, labels: Mapping[str, Any], report: Report = lambda progress: None
+) -> dict[str, Any]:
   """Trains a run to its end, going on from its newest checkpoint if there is one.
 
   Args:
     config: all that decides the run.
     directory: where its files are; made if it is not there.
+    labels: what the run is called, as {'experiment', 'variant', 'seed'}; opens result.json.
     report: is told of progress at logged steps, as {'step', 'steps', 'loss', 'tokens_per_second'}.
 
   Returns:
@@ -37,8 +40,7 @@ def train(config: Config, directory: Path, report: Report = lambda progress: Non
     ConfigError: if the data do not fit the model, or the directory is another run's.
   """
   started = time.perf_counter()
-  data = load(config.data, config.run.batch_size)
-  check_vocabulary(config, data)
+  data = load_for(config)
   run_directory.prepare(directory, config)
   programs = programs_for(config)
   with Checkpoints(directory / 'checkpoints', config.run.keep_checkpoints) as checkpoints:
@@ -51,12 +53,16 @@ def train(config: Config, directory: Path, report: Report = lambda progress: Non
       state = training.run(state)
       checkpoints.save(state)
     result = result_of(config, programs, state, data)
-  result |= {
-    'seconds': time.perf_counter() - started,
-    'tokens_per_second': training.tokens_per_second(),
-    'resumed_at': resumed_at,
-  }
-  run_directory.write_json(directory / 'result.json', result)
+  result = (
+    dict(labels)
+    | result
+    | {
+      'seconds': time.perf_counter() - started,
+      'tokens_per_second': training.tokens_per_second(),
+      'resumed_at': resumed_at,
+    }
+  )
+  write_json(directory / 'result.json', result)
   return result
 
 
@@ -126,12 +132,3 @@ class _Clock:
   def stop(self, step: int) -> None:
     self.steps += step - self._step
     self.seconds += time.perf_counter() - self._time
-
-
-def check_vocabulary(config: Config, data: Data) -> None:
-  """Raises ConfigError if the data have token ids that the model's embedding has no row for."""
-  if data.vocab_size > config.model.vocab_size:
-    raise ConfigError(
-      f'model.vocab_size={config.model.vocab_size}, and the data have {data.vocab_size} tokens: '
-      f'set model.vocab_size={data.vocab_size}'
-    )

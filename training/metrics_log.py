@@ -23,7 +23,7 @@ class MetricsLog:
   def __init__(self, directory: Path, last_step: int):
     self._path = directory / 'metrics.jsonl'
     kept = read_metrics(self._path, last_step)
-    write_atomically(self._path, ''.join(f'{json.dumps(row)}\n' for row in kept).encode())
+    write_atomically(self._path, ''.join(f'{json.dumps(row)}\n' for row in kept))
     shutil.rmtree(directory / 'tensorboard', ignore_errors=True)
     self._file = self._path.open('a', encoding='utf8')
     self._events = FileWriter(directory / 'tensorboard')

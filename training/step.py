@@ -147,4 +147,3 @@ def norm_by_layer(tree):
 
 def _where(condition, chosen, otherwise):
   return jax.tree.map(lambda a, b: jnp.where(condition, a, b), chosen, otherwise)
-

@@ -8,6 +8,7 @@ import pytest
 
 from experiments import results
 from model.config import ConfigError
+from training import files
 
 
 @pytest.fixture(scope='module')
@@ -106,8 +107,8 @@ def test_metrics_damaged_elsewhere_or_missing_are_an_error(tmp_path):
 
 
 def test_write_file_leaves_the_old_one_when_it_fails(tmp_path, monkeypatch):
-  path = results.write_file(tmp_path / 'page.html', 'old')
+  path = files.write_atomically(tmp_path / 'page.html', 'old')
   monkeypatch.setattr('os.replace', lambda *_: (_ for _ in ()).throw(OSError('disk')))
   with pytest.raises(OSError, match='disk'):
-    results.write_file(path, 'new')
+    files.write_atomically(path, 'new')
   assert path.read_text() == 'old'

@@ -1,0 +1,81 @@
+"""What the tests of the model share: a tiny config, random parameters that no initialisation chose, a distance."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from model.config import ModelConfig
+from model.transformer import param_shapes
+
+# These tests run each of their many programs once: compile them fast, not well.
+quick_jit = functools.partial(
+  jax.jit, compiler_options={'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
+)
+
+
+def tiny(**changes) -> ModelConfig:
+  """The smallest config in which no two widths are equal."""
+  sizes = {'vocab_size': 11, 'num_layers': 2, 'd_model': 8, 'num_heads': 2, 'd_ff': 12, 'num_positions': 10}
+  return ModelConfig(**(sizes | changes))
+
+
+def random_params(shapes, seed: int = 0):
+  """Fills a tree of shapes: kernels N(0, 1/fan_in), gains around 1, biases and scales away from 0."""
+  rng = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    noise, name = rng.normal(size=leaf.shape), path[-1].key
+    if name == 'kernel':
+      noise = noise / leaf.shape[-2] ** 0.5
+    elif name == 'gain':
+      noise = 1 + 0.3 * noise
+    elif name == 'bias':
+      noise = 0.3 * noise
+    return jnp.asarray(noise, jnp.float32)
+
+  return jax.tree.map_with_path(draw, shapes)
+
+
+def model_params(config: ModelConfig, seed: int = 0):
+  """Random parameters of a whole model."""
+  return random_params(param_shapes(config), seed)
+
+
+def filled(module: nnx.Module, seed: int = 0):
+  """A module with random parameters, and those parameters in float64."""
+  definition, state = nnx.split(module, nnx.Param)
+  params = random_params(nnx.to_pure_dict(state), seed)
+  return nnx.merge(definition, params), float64(params)
+
+
+def with_zero_branches(params):
+  """The parameters with the last kernel (and bias) of each branch at zero."""
+  blocks = params['blocks'] if 'blocks' in params else params
+  zeroed = blocks | {
+    'attention': blocks['attention'] | {'output': jax.tree.map(jnp.zeros_like, blocks['attention']['output'])},
+    'feed_forward': blocks['feed_forward'] | {'down': jax.tree.map(jnp.zeros_like, blocks['feed_forward']['down'])},
+  }
+  return params | {'blocks': zeroed} if 'blocks' in params else zeroed
+
+
+def float64(tree):
+  return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
+
+
+def random_stream(*shape: int, seed: int = 0):
+  """A float32 stream, and the same numbers in float64."""
+  x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+  return jnp.asarray(x), x.astype(np.float64)
+
+
+def distance(actual, expected) -> float:
+  """The norm of the difference over the norm of what was expected, over all arrays of two trees."""
+  difference = size = 0.0
+  for a, e in zip(jax.tree.leaves(float64(actual)), jax.tree.leaves(float64(expected)), strict=True):
+    assert a.shape == e.shape
+    difference, size = difference + ((a - e) ** 2).sum(), size + (e**2).sum()
+  assert size > 0
+  return float(np.sqrt(difference / size))

@@ -1,0 +1,180 @@
+"""The Transformer once more, in NumPy float64 and by hand: what the tests hold the model against.
+
+Attention goes position by position and rotary turns complex numbers, so that a mistake in the model has no twin here.
+Parameters come as plain dicts, as `model.init` makes them.
+"""
+
+import math
+
+import numpy as np
+
+EPSILON = 1e-6
+
+
+def norm(p, x, kind):
+  """RMSNorm or LayerNorm over the last axis."""
+  if kind == 'layer':
+    x = x - x.mean(-1, keepdims=True)
+  return p['gain'] * x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) + p.get('bias', 0.0)
+
+
+def linear(p, x):
+  return np.einsum('...i,io->...o', x, p['kernel']) + p.get('bias', 0.0)
+
+
+def sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+def gelu(x):
+  """X times the normal distribution function at x."""
+  return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def feed_forward(p, x, name):
+  up = linear(p['up'], x)
+  if name in ('relu', 'gelu', 'silu', 'relu2'):
+    hidden = {
+      'relu': lambda: np.maximum(up, 0),
+      'gelu': lambda: gelu(up),
+      'silu': lambda: up * sigmoid(up),
+      'relu2': lambda: np.maximum(up, 0) ** 2,
+    }[name]()
+  else:
+    gate = linear(p['gate'], x)
+    hidden = (
+      up
+      * {
+        'glu': lambda: sigmoid(gate),
+        'swiglu': lambda: gate * sigmoid(gate),
+        'geglu': lambda: gelu(gate),
+        'reglu': lambda: np.maximum(gate, 0),
+        'bilinear': lambda: gate,
+      }[name]()
+    )
+  return linear(p['down'], hidden)
+
+
+def turn(x, position):
+  """Rotary position: pair i, (x_i, x_{i + K/2}), is a complex number, turned by position / 10000^(2i/K)."""
+  half = len(x) // 2
+  turned = (x[:half] + 1j * x[half:]) * np.exp(1j * position * 10_000.0 ** (-2 * np.arange(half) / len(x)))
+  return np.concatenate([turned.real, turned.imag])
+
+
+def sinusoidal(length, width):
+  """Rows t: sin(t / 10000^(2i/width)) for every i < width/2, then the cosines."""
+  table = np.zeros((length, width))
+  for t in range(length):
+    for i in range(width // 2):
+      angle = t / 10_000 ** (2 * i / width)
+      table[t, i], table[t, width // 2 + i] = math.sin(angle), math.cos(angle)
+  return table
+
+
+def softmax(logits):
+  weights = np.exp(logits - logits.max(-1, keepdims=True))
+  return weights / weights.sum(-1, keepdims=True)
+
+
+def attend(q, k, v, causal):
+  """Attention of arrays (B, T, H, K), one query of one head of one sequence at a time."""
+  out = np.zeros(q.shape)
+  for b in range(q.shape[0]):
+    for t in range(q.shape[1]):
+      seen = t + 1 if causal else k.shape[1]
+      for h in range(q.shape[2]):
+        out[b, t, h] = softmax(k[b, :seen, h] @ q[b, t, h] / math.sqrt(q.shape[-1])) @ v[b, :seen, h]
+  return out
+
+
+def attention(p, x, config):
+  width = config.head_dim or config.d_model // config.num_heads
+  group = config.num_heads // (config.num_kv_heads or config.num_heads)
+  projected = {}
+  for name in ('query', 'key', 'value'):
+    heads = linear(p[name], x).reshape(*x.shape[:2], -1, width)
+    if config.qk_norm and name != 'value':
+      heads = norm(p[f'{name}_norm'], heads, config.norm)
+    if config.position == 'rotary' and name != 'value':
+      for b, t, h in np.ndindex(heads.shape[:3]):
+        heads[b, t, h] = turn(heads[b, t, h], t)
+    projected[name] = heads
+  shared = [h // group for h in range(config.num_heads)]
+  read = attend(projected['query'], projected['key'][:, :, shared], projected['value'][:, :, shared], config.causal)
+  return linear(p['output'], read.reshape(*x.shape[:2], -1))
+
+
+def write(placement, skip, into, branch, a, first, second):
+  """One sublayer: `skip` came down the skip path, `into` enters the branch, `first` and `second` are norms."""
+  if placement == 'pre':
+    return a * skip + branch(first(into))
+  if placement in ('post', 'deepnorm'):
+    return first(a * skip + branch(into))
+  if placement == 'sandwich':
+    return a * skip + second(branch(first(into)))
+  if placement == 'res_post':
+    return a * skip + first(branch(into))
+  assert placement == 'none'
+  return a * skip + branch(into)
+
+
+def block(p, x, config, nudges=None):
+  """One block; `nudges` (sublayer, path, B, T, D) are added to x on the skip path and on the way into the branch.
+
+  Returns:
+    (u, y): the stream after each sublayer.
+  """
+  nudges = np.zeros((2, 2, *x.shape)) if nudges is None else nudges
+
+  def branch(name):
+    scale = p[f'{name}_scale'] if config.rezero else 1.0
+    if name == 'attention':
+      return lambda z: scale * attention(p['attention'], z, config)
+    return lambda z: scale * feed_forward(p['feed_forward'], z, config.feed_forward)
+
+  def normed(name):
+    return lambda z: norm(p[name], z, config.norm)
+
+  if config.parallel:
+    a, n = config.attention_residual, normed('attention_norm')
+    # The forks are chained on the skip path: what is added there first enters the second branch too.
+    skip = x + nudges[0, 0]
+    u = a * (skip + nudges[1, 0]) + branch('attention')(n(x + nudges[0, 1]))
+    return u, u + branch('feed_forward')(n(skip + nudges[1, 1]))
+  stream, seen = x, []
+  for s, name in enumerate(('attention', 'feed_forward')):
+    a = (config.attention_residual, config.feed_forward_residual)[s]
+    if config.norm_placement == 'deepnorm':
+      a = (2 * config.num_layers) ** 0.25
+    skip, into = stream + nudges[s, 0], stream + nudges[s, 1]
+    norms = normed(f'{name}_norm'), normed(f'{name}_output_norm')
+    stream = write(config.norm_placement, skip, into, branch(name), a, *norms)
+    seen.append(stream)
+  return tuple(seen)
+
+
+def layer(tree, index):
+  """One layer of a tree of stacked parameters."""
+  return {k: layer(v, index) if isinstance(v, dict) else v[index] for k, v in tree.items()}
+
+
+def transformer(p, tokens, config, nudges=None, output_nudge=0.0):
+  """Logits; `nudges` (layer, sublayer, path, B, T, D) and `output_nudge` (B, T, D) as in `block`."""
+  x = p['embedding']['token'][tokens]
+  if config.position == 'learned':
+    x = x + p['embedding']['position'][: tokens.shape[1]]
+  if config.position == 'sinusoidal':
+    x = x + sinusoidal(tokens.shape[1], config.d_model)
+  if config.embedding_norm:
+    x = norm(p['embedding_norm'], x, config.norm)
+  for index in range(config.num_layers):
+    _, x = block(layer(p['blocks'], index), x, config, None if nudges is None else nudges[index])
+  x = x + output_nudge
+  if config.norm_placement in ('pre', 'sandwich', 'res_post'):
+    x = norm(p['final_norm'], x, config.norm)
+  if config.tie_embeddings:
+    head = p['embedding']['token'].T * (1 if config.init == 'gpt2' else config.d_model**-0.5)
+  else:
+    head = p['head']['kernel']
+  return x @ head + (p['head']['bias'] if config.use_bias else 0.0)

@@ -1,0 +1,112 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy_reference as reference
+import pytest
+from model_helpers import distance, quick_jit
+
+from model import attention_kernels
+from model.attention_kernels import attention, attention_weights, blocked_attention, plain_attention
+
+# Around one and two blocks of queries; (B, T, H, K).
+SHAPES = [(1, 1, 2, 4), (2, 63, 1, 4), (1, 64, 3, 4), (2, 65, 2, 6), (1, 130, 1, 4), (1, 200, 2, 4)]
+
+
+def operands(shape, seed=0, size=2.0):
+  rng = np.random.default_rng(seed)
+  return [jnp.asarray(size * rng.normal(size=shape), jnp.float32) for _ in range(3)]
+
+
+def reference_attention(q, k, v, causal):
+  return reference.attend(*(np.asarray(x, np.float64) for x in (q, k, v)), causal)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+  """Lets `attention` believe that it is on a GPU: what it then calls runs anywhere."""
+  monkeypatch.setattr(attention_kernels.jax, 'default_backend', lambda: 'gpu')
+
+
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('shape', SHAPES)
+def test_the_plain_and_the_blocked_form_by_hand(shape, causal):
+  qkv = operands(shape)
+  expected = reference_attention(*qkv, causal)
+  for out in quick_jit(lambda *qkv: [f(*qkv, causal) for f in (plain_attention, blocked_attention, attention)])(*qkv):
+    assert distance(out, expected) < 2e-6
+
+
+@pytest.mark.parametrize('causal', [True, False])
+def test_the_form_for_accelerators_by_hand(causal, gpu):
+  qkv = operands((2, 65, 2, 6))
+  chosen = functools.partial(attention, causal=causal)
+  assert 'checkpoint' not in str(jax.make_jaxpr(chosen)(*qkv))  # so it is not the blocked form
+  assert distance(quick_jit(chosen)(*qkv), reference_attention(*qkv, causal)) < 2e-6
+
+
+def gradients(kernels, qkv, causal):
+  """Those of q, k and v, through each kernel."""
+  seed = operands(qkv[0].shape, seed=1)[0]
+
+  def gradient(kernel, qkv):
+    return jax.grad(lambda qkv: jnp.sum(seed * kernel(*qkv, causal)))(qkv)
+
+  return quick_jit(lambda qkv: [gradient(kernel, qkv) for kernel in kernels])(qkv)
+
+
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('shape', [shape for shape in SHAPES if shape[1] > 1])
+def test_gradients_of_the_blocked_form(shape, causal):
+  fast, plain = gradients((blocked_attention, plain_attention), operands(shape), causal)
+  assert all(distance(f, p) < 1e-5 for f, p in zip(fast, plain, strict=True))
+
+
+def test_gradients_of_the_form_for_accelerators(gpu):
+  fast, plain = gradients((attention, plain_attention), operands((2, 65, 2, 6)), True)
+  assert distance(fast, plain) < 1e-5
+
+
+def test_weights_are_shares_of_what_may_be_seen():
+  q, k, _ = operands((2, 9, 2, 4))
+  weights_BHTS = quick_jit(lambda q, k: attention_weights(q, k, causal=True))(q, k)
+  np.testing.assert_allclose(weights_BHTS.sum(-1), 1, rtol=1e-6)
+  np.testing.assert_array_equal(np.asarray(weights_BHTS) > 0, np.broadcast_to(np.tri(9, dtype=bool), (2, 2, 9, 9)))
+
+
+@pytest.mark.parametrize('kernel', [plain_attention, blocked_attention])
+def test_huge_logits_pick_the_largest_and_do_not_overflow(kernel):
+  q, k, v = operands((1, 70, 2, 4), size=300.0)
+  assert np.abs(np.einsum('BTHK,BSHK->BHTS', q, k)).max() > 1e5
+  out = quick_jit(lambda q, k, v: kernel(q, k, v, True))(q, k, v)
+  assert distance(out, reference_attention(q, k, v, True)) < 1e-3
+  assert all(np.isfinite(gradient).all() for gradient in gradients([kernel], (q, k, v), True)[0])
+
+
+@pytest.mark.parametrize('kernel', [plain_attention, blocked_attention])
+def test_bfloat16_in_and_out_and_float32_between(kernel):
+  qkv = [x.astype(jnp.bfloat16) for x in operands((2, 70, 2, 16))]
+  out = quick_jit(lambda *qkv: kernel(*qkv, True))(*qkv)
+  assert out.dtype == jnp.bfloat16
+  assert distance(out, reference_attention(*qkv, True)) < 1e-2
+
+
+def test_dropout_of_weights_keeps_the_expectation():
+  q, k, v = operands((1, 5, 2, 4), size=1.0)
+  keys = jax.random.split(jax.random.key(0), 4000)
+  drop = jax.vmap(lambda key: plain_attention(q, k, v, True, dropout=0.3, key=key))
+  dropped = np.asarray(quick_jit(drop)(keys))
+  deviation = np.std(dropped, 0) / len(keys) ** 0.5
+  assert (np.abs(np.mean(dropped, 0) - reference_attention(q, k, v, True)) < 4.5 * deviation + 1e-6).all()
+  # The first position reads itself alone: all of it over 0.7, or nothing.
+  first = dropped[:, 0, 0] / np.asarray(v)[0, 0]
+  assert abs((first != 0).mean() - 0.7) < 0.03
+  np.testing.assert_allclose(first[first != 0], 1 / 0.7, rtol=1e-5)
+
+
+def test_dropout_differs_by_key_and_sequence_and_head():
+  q, k, v = (jnp.ones((3, 6, 2, 4)) for _ in range(3))  # all alike: only the dice differ
+  drop = quick_jit(lambda key: plain_attention(q, k, v, True, dropout=0.5, key=key))
+  outs = [np.asarray(drop(jax.random.key(seed))) for seed in (0, 1)]
+  assert len({out[b, :, h].tobytes() for out in outs for b in range(3) for h in range(2)}) == 12

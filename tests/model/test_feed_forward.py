@@ -1,0 +1,31 @@
+import jax
+import numpy as np
+import numpy_reference as reference
+import pytest
+from model_helpers import distance, filled, random_stream, tiny
+
+from model.feed_forward import ACTIVATIONS, FeedForward
+
+GATED = ('glu', 'swiglu', 'geglu', 'reglu', 'bilinear')
+
+
+@pytest.mark.parametrize('use_bias', [False, True])
+@pytest.mark.parametrize('name', ['relu', 'gelu', 'silu', 'relu2', *GATED])
+def test_feed_forward_by_hand(name, use_bias):
+  module, params = filled(FeedForward(tiny(feed_forward=name, use_bias=use_bias)))
+  assert set(params) == ({'gate', 'up', 'down'} if name in GATED else {'up', 'down'})
+  assert ('bias' in params['down']) == use_bias
+  x, exact = random_stream(2, 5, 8)
+  assert distance(module(2 * x), reference.feed_forward(params, 2 * exact, name)) < 1e-6
+
+
+def test_there_are_nine():
+  assert set(ACTIVATIONS) == {'relu', 'gelu', 'silu', 'relu2', *GATED}
+
+
+def test_positions_do_not_meet():
+  module, _ = filled(FeedForward(tiny()))
+  x, _ = random_stream(4, 8)
+  jacobian = jax.jacobian(module)(x[None])[0, :, :, 0]  # (T, D, T, D)
+  for t in range(4):
+    np.testing.assert_array_equal(jacobian[t].any((0, 2)), np.arange(4) == t)

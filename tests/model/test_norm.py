@@ -1,0 +1,32 @@
+import jax.numpy as jnp
+import numpy as np
+import numpy_reference as reference
+import pytest
+from model_helpers import distance, filled, random_stream
+
+from model.norm import make_norm
+
+
+@pytest.mark.parametrize('size', [1.0, 1e-3, 1e4])  # at 1e-3 epsilon is as large as the mean square
+@pytest.mark.parametrize(('kind', 'use_bias'), [('rms', False), ('rms', True), ('layer', False), ('layer', True)])
+def test_norm_by_hand(kind, use_bias, size):
+  norm, params = filled(make_norm(kind, 12, use_bias))
+  assert set(params) == ({'gain', 'bias'} if kind == 'layer' and use_bias else {'gain'})
+  x, exact = random_stream(3, 5, 12)
+  x, exact = size * (x + 2), size * (exact + 2)  # far from zero mean: the two kinds differ
+  assert distance(norm(x), reference.norm(params, exact, kind)) < 1e-6
+
+
+@pytest.mark.parametrize('kind', ['rms', 'layer'])
+def test_a_constant_stream_stays_finite(kind):
+  norm, params = filled(make_norm(kind, 12, True))
+  np.testing.assert_allclose(norm(jnp.zeros((2, 12))), np.broadcast_to(params.get('bias', 0), (2, 12)), atol=1e-6)
+  assert np.isfinite(norm(jnp.full((2, 12), 3.0))).all()
+
+
+@pytest.mark.parametrize('kind', ['rms', 'layer'])
+def test_norms_are_float32_inside(kind):
+  norm, params = filled(make_norm(kind, 64, True))
+  x = (random_stream(4, 64)[0] + 2).astype(jnp.bfloat16)
+  assert norm(x).dtype == jnp.float32
+  assert distance(norm(x), reference.norm(params, np.asarray(x, np.float64), kind)) < 1e-6

@@ -1,0 +1,141 @@
+"""Trains Transformer blocks that differ in one decision, and says what the decision changes.
+
+  python train.py                                            the experiment `block`
+  python train.py --list                                     the experiments there are
+  python train.py --experiment=norm_placement --seeds=0,1
+  python train.py --norm_placement=post --feed_forward=relu --noresidual --name=mine
+  python train.py --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
+  python train.py --config=configs/small.py --config.model.num_layers=24
+
+Running a command again goes on where it stopped, and skips what is finished.
+"""
+
+import shlex
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from configs.flags import config_changes, define_config_flags, load_config
+from experiments import plan, registry
+from experiments.experiment import Changes, Experiment
+from model.config import FeedForward, NormPlacement
+from training.config import ConfigError
+
+PROJECT = Path(__file__).parent
+
+EXPERIMENT = flags.DEFINE_string('experiment', None, 'Which experiment to run; see --list. Default: block.')
+LIST = flags.DEFINE_bool('list', False, 'List the experiments and their variants, and run nothing.')
+VARIANTS = flags.DEFINE_list('variants', [], 'Run these variants of the experiment alone.')
+SEEDS = flags.DEFINE_list('seeds', [], 'Seeds of initial values and data order. Default: those of the experiment.')
+WORKDIR = flags.DEFINE_string('workdir', 'runs', 'Where the results go: <workdir>/<experiment>/<variant>/seed_<k>.')
+WORKERS = flags.DEFINE_integer(
+  'workers', 0, 'Runs at a time. Default: one a core, each run on one core (the numbers do not depend on how many); '
+  'one a GPU on a GPU host. A single run has the whole machine.', lower_bound=0,
+)  # fmt: skip
+NAME = flags.DEFINE_string('name', '', 'The name of a run outside the experiments. Default: what was changed.')
+SWEEP = flags.DEFINE_string(
+  'sweep', '', 'A grid, as in model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
+)
+NORM_PLACEMENT = flags.DEFINE_enum(
+  'norm_placement', None, list(typing.get_args(NormPlacement)), 'Short for --config.model.norm_placement.'
+)
+FEED_FORWARD = flags.DEFINE_enum(
+  'feed_forward', None, list(typing.get_args(FeedForward)), 'Short for --config.model.feed_forward.'
+)
+RESIDUAL = flags.DEFINE_bool('residual', None, '--noresidual sets the residual scale of both sublayers to 0.')
+define_config_flags()
+
+
+def main(argv: list[str]) -> int:
+  """Runs what the flags ask for, and returns the exit code."""
+  console = Console(width=None if sys.stdout.isatty() else 100)
+  if argv[1:]:
+    raise ConfigError(f'what is {argv[1]!r}? Every argument is a flag, as in --experiment=block')
+  if LIST.value:
+    list_experiments(console)
+    return 0
+  experiment, changes = asked_for()
+  scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
+  chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
+  runs = plan.plan_runs(chosen, scale, changes, Path(WORKDIR.value))
+  from experiments.conduct import conduct  # here, since what trains and draws takes seconds to import
+
+  return conduct(experiment, runs, WORKERS.value, console, shlex.join(['python', *sys.argv]))
+
+
+def asked_for() -> tuple[Experiment, Changes]:
+  """The experiment that the flags name or make, and the changes they make to all of its variants."""
+  changes = config_changes()
+  for path, value in short_changes().items():
+    if changes.setdefault(path, value) != value:
+      raise ConfigError(f'--config.{path}={changes[path]} and its short flag say different things: leave one out')
+  if EXPERIMENT.value and (SWEEP.value or NAME.value):
+    raise ConfigError('--sweep and --name make an experiment of their own: leave --experiment out')
+  if SWEEP.value:
+    return plan.sweep_experiment(SWEEP.value, changes, NAME.value), changes
+  if not EXPERIMENT.value and (changes or NAME.value or flags.FLAGS.config):
+    return plan.custom_experiment(changes, NAME.value), {}
+  return registry.find_experiment(EXPERIMENT.value or 'block'), changes
+
+
+def short_changes() -> dict[str, Any]:
+  """What the short flags change, by path."""
+  changes = {'model.norm_placement': NORM_PLACEMENT.value, 'model.feed_forward': FEED_FORWARD.value}
+  if RESIDUAL.value is not None:
+    changes |= {'model.attention_residual': float(RESIDUAL.value), 'model.feed_forward_residual': float(RESIDUAL.value)}
+  return {path: value for path, value in changes.items() if value is not None}
+
+
+def parse_seed(text: str) -> int:
+  """A seed: a whole number from 0."""
+  if not text.isdecimal():
+    raise ConfigError(
+      f'--seeds={",".join(SEEDS.value)}: {text!r} is not a seed; write whole numbers, as in --seeds=0,1,2'
+    )
+  return int(text)
+
+
+def list_experiments(console: Console) -> None:
+  """Prints every experiment, its question and its variants."""
+  table = Table(box=box.SIMPLE_HEAD)
+  for column in ('experiment', 'question', 'variants (the first is the baseline)', 'seeds'):
+    table.add_column(column)
+  for name in registry.experiment_names():
+    experiment = registry.find_experiment(name)
+    table.add_row(name, experiment.question, ', '.join(experiment.variants), str(len(experiment.seeds)))
+  console.print(table)
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """Parses the command line; a mistake in it is one line, not a traceback."""
+  try:
+    return flags.FLAGS(argv)
+  except flags.Error as error:
+    raise SystemExit(refuse(error)) from None
+
+
+def refuse(error: Exception) -> int:
+  """Says what is wrong with what was asked for, in one line, and returns the exit code for it."""
+  print(f'train.py: {" ".join(str(error).split())}', file=sys.stderr)
+  return 2
+
+
+def run_main(argv: list[str]) -> int:
+  """`main`, with the user's mistakes told as such."""
+  try:
+    return main(argv)
+  except ConfigError as error:
+    return refuse(error)
+  except KeyboardInterrupt:
+    print('train.py: stopped; the same command goes on from what is saved', file=sys.stderr)
+    return 130
+
+
+if __name__ == '__main__':
+  app.run(run_main, flags_parser=parse_flags)
