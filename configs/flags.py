@@ -11,6 +11,12 @@ from absl import flags
 from training.config import Config, ConfigError, nearest_name, sections
 
 PREFIX = 'config.'
+DEFINE: dict[Any, Any] = {
+  int: flags.DEFINE_integer,
+  float: flags.DEFINE_float,
+  bool: flags.DEFINE_bool,
+  str: flags.DEFINE_string,
+}
 
 
 def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
@@ -29,8 +35,7 @@ def _define(name: str, field: Any, section: type, flag_values: flags.FlagValues)
   if typing.get_origin(field.type) is Literal:
     flags.DEFINE_enum(name, None, list(typing.get_args(field.type)), text, flag_values=flag_values)
     return
-  define: dict[Any, Any] = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_bool, str: flags.DEFINE_string}
-  define[field.type](name, None, text, flag_values=flag_values)
+  DEFINE[field.type](name, None, text, flag_values=flag_values)
 
 
 def config_changes(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:

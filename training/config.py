@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import math
 import typing
 from collections.abc import Iterable, Mapping
@@ -204,13 +205,10 @@ def sections() -> dict[str, Any]:
   return typing.get_type_hints(Config)
 
 
+@functools.cache
 def known_paths() -> tuple[str, ...]:
   """The path of every field of Config."""
-  return tuple(
-    f'{section.name}.{field.name}'
-    for section in dataclasses.fields(Config)
-    for field in dataclasses.fields(section.type)
-  )
+  return tuple(Config().to_flat())
 
 
 def check_names(names: Iterable[str], known: Iterable[str], kind: str) -> None:
