@@ -79,3 +79,19 @@ def distance(actual, expected) -> float:
     difference, size = difference + ((a - e) ** 2).sum(), size + (e**2).sum()
   assert size > 0
   return float(np.sqrt(difference / size))
+
+
+# Every way to set attention up, and what it changes.
+ATTENTION_SETTINGS = {
+  'multi_head': {},
+  'one_head': {'num_heads': 1},
+  'grouped': {'num_heads': 4, 'num_kv_heads': 2},
+  'multi_query': {'num_heads': 4, 'num_kv_heads': 1},
+  'head_dim_apart': {'num_heads': 3, 'head_dim': 6},
+  'qk_norm': {'qk_norm': True, 'num_heads': 4, 'num_kv_heads': 2},
+  'qk_layer_norm': {'qk_norm': True, 'norm': 'layer', 'use_bias': True},
+  'bias': {'use_bias': True},
+  'position_none': {'position': 'none'},
+  'position_learned': {'position': 'learned'},
+  'position_sinusoidal': {'position': 'sinusoidal'},
+}

@@ -1,0 +1,137 @@
+import io
+import os
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments import plan, sweep
+from experiments.display import Display
+from experiments.experiment import Experiment
+from experiments.machine import CPU_MALLOC, Place, worker_places
+from training.config import Config
+from training.files import read_json
+
+# Speaks the worker's protocol, and does what its variant is called.
+STUB = """
+import json, os, pathlib, signal, sys
+for line in sys.stdin:
+  job = json.loads(line)
+  directory = pathlib.Path(job['directory'])
+  directory.mkdir(parents=True)
+  print(json.dumps({'step': 1, 'steps': 2, 'loss': 1.5, 'tokens_per_second': None}), flush=True)
+  (directory / 'log.txt').write_text('one\\ntwo\\n')
+  what = job['labels']['variant']
+  if what == 'killed':
+    os.kill(os.getpid(), signal.SIGKILL)
+  elif what == 'exits':
+    sys.exit(3)
+  elif what == 'fails':
+    print(json.dumps({'failed': 'MemoryError: 3 GB'}), flush=True)
+  else:
+    (directory / 'result.json').write_text(json.dumps({'pid': os.getpid(), 'core': os.environ.get('CORE')}))
+    print(json.dumps({'ended': 'completed'}), flush=True)
+"""
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch):
+  """Puts the stub in the worker's place."""
+  package = tmp_path / 'project' / 'experiments'
+  package.mkdir(parents=True)
+  (package / 'worker.py').write_text(STUB)
+  monkeypatch.setattr(sweep, 'PROJECT', tmp_path / 'project')
+
+
+def runs_of(tmp_path, *names, seeds=(0,)):
+  variants = {name: {'optimizer.learning_rate': 1e-3 + k * 1e-4} for k, name in enumerate(names)}
+  experiment = Experiment(name='trial', question='?', variants=variants, seeds=seeds)
+  return plan.plan_runs(experiment, Config(), {}, tmp_path / 'work dir')
+
+
+def execute(runs, places, terminal=False):
+  output = io.StringIO()
+  console = Console(file=output, width=100, force_terminal=terminal)
+  with Display(console, len(runs), 0) as display:
+    failed = sweep.execute(runs, places, display)
+  return [run.variant for run in failed], output.getvalue()
+
+
+@pytest.mark.parametrize('workers', [1, 2, 5])
+def test_what_kills_a_worker_fails_its_run_alone(tmp_path, stub, workers):
+  runs = runs_of(tmp_path, 'good', 'killed', 'fine', 'exits', 'well', 'fails', 'done')
+  failed, output = execute(runs, [Place(None, {})] * workers)
+  assert sorted(failed) == ['exits', 'fails', 'killed']
+  assert [run.variant for run in sweep.unfinished(runs)] == ['killed', 'exits', 'fails']
+  assert 'trial/killed/seed_0: FAILED: its process was killed by signal 9' in output
+  assert 'trial/exits/seed_0: FAILED: its process ended with code 3' in output
+  assert 'trial/fails/seed_0: FAILED: MemoryError: 3 GB\n  one\n  two\n' in output
+  assert 'trial/done/seed_0: completed, training loss 1.500' in output
+  assert 'log.txt' in output
+
+
+def test_a_worker_serves_many_runs_and_has_its_place(tmp_path, stub):
+  runs = runs_of(tmp_path, 'a', 'b', 'c', 'd', seeds=(0, 1))
+  execute(runs, [Place(None, {'CORE': 'left'}), Place(None, {'CORE': 'right'})])
+  results = [read_json(run.directory / 'result.json') for run in runs]
+  assert len({result['pid'] for result in results}) <= 2
+  assert {result['core'] for result in results} <= {'left', 'right'}
+
+
+def test_a_terminal_shows_the_runs_under_way(tmp_path, stub):
+  failed, output = execute(runs_of(tmp_path, 'good', 'fails'), [Place(None, {})], terminal=True)
+  assert failed == ['fails']
+  assert 'runs done' in output
+
+
+def test_finished_runs_are_skipped(tmp_path, stub):
+  runs = runs_of(tmp_path, 'a', 'b')
+  execute(runs[:1], [Place(None, {})])
+  assert sweep.unfinished(runs) == [runs[1]]
+
+
+def test_on_a_cpu_each_worker_has_a_core_and_a_heap_that_stays(monkeypatch):
+  cores = sorted(os.sched_getaffinity(0))
+  assert [place.core for place in worker_places(0, whole_machine=False)] == cores
+  assert [place.core for place in worker_places(2 * len(cores) + 1, whole_machine=False)] == [*cores, *cores, cores[0]]
+  assert worker_places(3, whole_machine=True) == [Place(None, {'GLIBC_TUNABLES': CPU_MALLOC})]
+
+
+def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
+  monkeypatch.setattr('experiments.machine._accelerators', lambda: ('gpu', 4))
+  devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(0, whole_machine=False)]
+  assert devices == ['0', '1', '2', '3']
+  assert [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(2, whole_machine=False)] == ['0', '1']
+  assert worker_places(0, whole_machine=True) == [Place(None, {})]
+  monkeypatch.setattr('experiments.machine._accelerators', lambda: ('tpu', 4))
+  assert worker_places(3, whole_machine=False) == [Place(None, {})]
+
+
+@pytest.mark.slow
+def test_the_numbers_do_not_depend_on_the_workers(tmp_path):
+  """Also: two seeds differ, and the second run of a worker is as if it were its first."""
+  tiny = {
+    'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 8, 'run.steps': 6,
+    'run.batch_size': 2, 'run.evaluations': 2, 'run.evaluation_batches': 2, 'optimizer.warmup_steps': 2,
+    'data.task': 'associative_recall', 'data.sequence_length': 16,
+  }  # fmt: skip
+  experiment = Experiment(name='trial', question='?', variants={'a': {}, 'b': {'model.norm': 'layer'}}, seeds=(0, 1))
+  results = []
+  for workers in (1, 2):
+    runs = plan.plan_runs(experiment, Config(), tiny, tmp_path / str(workers))
+    assert execute(runs, worker_places(workers, whole_machine=False))[0] == []
+    logs = [(run.directory / 'metrics.jsonl').read_text() for run in runs]
+    losses = [read_json(run.directory / 'result.json')['val_loss'] for run in runs]
+    results.append((logs, losses))
+  assert results[0] == results[1]
+  assert len(set(results[0][1])) == 4
+  assert np.all(np.isfinite(results[0][1]))
+
+
+def test_a_folder_of_the_users_cannot_stand_in_for_ours(tmp_path, monkeypatch):
+  (tmp_path / 'training').mkdir()
+  (tmp_path / 'training' / '__init__.py').write_text('raise RuntimeError')
+  monkeypatch.chdir(tmp_path)
+  command = [sys.executable, '-P', '-c', 'import training.files']
+  assert os.spawnve(os.P_WAIT, sys.executable, command, os.environ | {'PYTHONPATH': str(sweep.PROJECT)}) == 0

@@ -1,0 +1,198 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy_reference as reference
+import pytest
+from model_helpers import float64, model_params, quick_jit, random_stream, tiny, with_zero_branches
+
+from model.residual import fork
+from model.transformer import apply, zero_taps
+
+LENGTH = 3
+TOKENS = jnp.array([[3, 1, 4], [1, 5, 9]])
+WEIGHTS_BTV = np.random.default_rng(7).normal(size=(2, LENGTH, 11)).astype(np.float32)
+
+# Each placement, and each switch that changes how the two paths meet.
+SPLIT = {
+  **{name: {'norm_placement': name} for name in ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')},
+  'pre-half': {'attention_residual': 0.5, 'feed_forward_residual': 0.9},
+  'pre-zero': {'attention_residual': 0.0, 'feed_forward_residual': 0.0},
+  'post-zero': {'norm_placement': 'post', 'attention_residual': 1.0, 'feed_forward_residual': 0.0},
+  'sandwich-half': {'norm_placement': 'sandwich', 'attention_residual': 0.5, 'norm': 'layer', 'embedding_norm': True},
+  'none-rezero': {'norm_placement': 'none', 'rezero': True, 'feed_forward_residual': 0.5},
+  'parallel': {'parallel': True},
+  'parallel-half': {'parallel': True, 'attention_residual': 0.5, 'feed_forward_residual': 0.5},
+  'parallel-zero': {'parallel': True, 'attention_residual': 0.0, 'feed_forward_residual': 0.0},
+}
+
+
+def position_taps(config):
+  """Taps that keep positions apart."""
+  return {'blocks': jnp.zeros((config.num_layers, 2, LENGTH, 3)), 'output': jnp.zeros((LENGTH, 3))}
+
+
+def measured(config, params, taps, tokens=TOKENS):
+  """The gradient of a random weighing of the logits with respect to the taps."""
+
+  def loss(taps):
+    return jnp.sum(WEIGHTS_BTV * apply(config, params, tokens, taps)[0])
+
+  return jax.grad(loss)(taps)
+
+
+def perturbed(config, params, step=1e-5):
+  """The gradients themselves, by nudging each number on each path of the NumPy model: central differences, float64.
+
+  Returns:
+    (layer, sublayer, path, B, T, D), and that of the stack's output, (B, T, D).
+  """
+  shape, params, tokens = (2, LENGTH, config.d_model), float64(params), np.asarray(TOKENS)
+  blocks, output = np.zeros((config.num_layers, 2, 2, *shape)), np.zeros(shape)
+  gradients = np.zeros(blocks.shape), np.zeros(output.shape)
+
+  def loss():
+    return (WEIGHTS_BTV * reference.transformer(params, tokens, config, blocks, output)).sum()
+
+  for nudges, gradient in zip((blocks, output), gradients, strict=True):
+    for index in np.ndindex(nudges.shape):
+      nudges[index] = step
+      above = loss()
+      nudges[index] = -step
+      gradient[index] = (above - loss()) / (2 * step)
+      nudges[index] = 0
+  return gradients
+
+
+@pytest.mark.parametrize('name', SPLIT)
+def test_taps_against_brute_force_perturbation(name):
+  config = tiny(d_model=4, d_ff=6, **SPLIT[name])
+  params = model_params(config)
+  taps = quick_jit(functools.partial(measured, config))(params, position_taps(config))
+  blocks, output = perturbed(config, params)
+  skip, branch = blocks[:, :, 0], blocks[:, :, 1]  # (layer, sublayer, B, T, D)
+  expected = np.stack([(skip**2).sum((2, 4)), (branch**2).sum((2, 4)), (skip * branch).sum((2, 4))], -1)
+  bound = 1e-4 * np.sqrt(expected[..., 0] * expected[..., 1])
+  np.testing.assert_allclose(taps['blocks'][..., :2], expected[..., :2], rtol=1e-4, atol=1e-12)
+  assert (np.abs(taps['blocks'][..., 2] - expected[..., 2]) <= bound + 1e-12).all()
+  np.testing.assert_allclose(taps['output'][:, 0], (output**2).sum((0, 2)), rtol=1e-4)
+  np.testing.assert_array_equal(taps['output'][:, 1:], 0)
+  for s, scale in enumerate((config.attention_residual, config.feed_forward_residual)):
+    nothing = scale == 0 and not (config.parallel and s == 0)  # there the other branch hangs on the skip path
+    assert (np.asarray(taps['blocks'][:, s, :, 0]) == 0).all() == nothing
+    assert (np.asarray(taps['blocks'][:, s, :, 2]) == 0).all() == nothing
+
+
+@functools.cache
+def split_of_baseline():
+  config = tiny()
+  params = model_params(config)
+  return config, params, quick_jit(functools.partial(measured, config))(params, position_taps(config))
+
+
+def assert_same_split(taps, expected):
+  for name in ('blocks', 'output'):
+    np.testing.assert_allclose(taps[name], expected[name], rtol=1e-4, atol=1e-9)
+
+
+def summed(taps):
+  return jax.tree.map(lambda tap: tap.sum(-2), taps)
+
+
+def test_plain_taps_sum_over_positions():
+  config, params, expected = split_of_baseline()
+  taps = quick_jit(functools.partial(measured, config))(params, zero_taps(config))
+  assert (taps['blocks'].shape, taps['output'].shape) == ((2, 2, 3), (3,))
+  assert_same_split(taps, summed(expected))
+
+
+@pytest.mark.parametrize('changes', [{'remat': True}, {'unroll': 2}, {'remat': True, 'unroll': 2}], ids=str)
+def test_taps_do_not_depend_on_how_the_stack_is_run(changes):
+  _, params, expected = split_of_baseline()
+  assert_same_split(quick_jit(functools.partial(measured, tiny(**changes)))(params, position_taps(tiny())), expected)
+
+
+def test_taps_without_jit():
+  config, params, expected = split_of_baseline()
+  with jax.disable_jit():
+    assert_same_split(measured(config, params, position_taps(config)), expected)
+
+
+def test_taps_under_vmap():
+  config, params, expected = split_of_baseline()
+  taps = jax.tree.map(lambda tap: jnp.stack([tap, tap]), position_taps(config))
+  others = jnp.stack([TOKENS, TOKENS[::-1]])
+  mapped = quick_jit(jax.vmap(lambda taps, tokens: measured(config, params, taps, tokens)))(taps, others)
+  alone = quick_jit(functools.partial(measured, config))(params, position_taps(config), others[1])
+  assert_same_split(jax.tree.map(lambda tap: tap[0], mapped), expected)
+  assert_same_split(jax.tree.map(lambda tap: tap[1], mapped), alone)
+
+
+def test_the_values_of_taps_are_not_read():
+  config, params, expected = split_of_baseline()
+  taps = jax.tree.map(lambda tap: tap + jnp.nan, position_taps(config))
+  assert_same_split(quick_jit(functools.partial(measured, config))(params, taps), expected)
+
+
+def test_measuring_leaves_the_other_gradients_alone(monkeypatch):
+  config, params, _ = split_of_baseline()
+
+  def gradient(params):
+    return jax.grad(lambda params: jnp.sum(WEIGHTS_BTV * apply(config, params, TOKENS)[0]))(params)
+
+  with_fork = quick_jit(gradient)(params)
+  for module in ('block', 'transformer'):
+    monkeypatch.setattr(f'model.{module}.fork', lambda x, tap: (x, x))
+  without = quick_jit(lambda params: gradient(params))(params)
+  for one, other in zip(jax.tree.leaves(with_fork), jax.tree.leaves(without), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('placement', ['pre', 'none'])
+@pytest.mark.parametrize('scales', [(1.0, 1.0), (0.5, 0.9)], ids=str)
+def test_the_total_that_enters_a_sublayer_came_down_the_skip_path_of_the_one_before(placement, scales):
+  config = tiny(norm_placement=placement, attention_residual=scales[0], feed_forward_residual=scales[1])
+  params = model_params(config)
+  taps = float64(quick_jit(functools.partial(measured, config))(params, zero_taps(config)))
+  sublayers = taps['blocks'].reshape(-1, 3)
+  total = np.append(sublayers @ [1, 1, 2], taps['output'][0])  # |skip + branch|^2 of each, and of the output
+  np.testing.assert_allclose(sublayers[:, 0], np.tile(scales, 2) ** 2 * total[1:], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('placement', 'a'),
+  [('pre', 1.0), ('pre', 0.5), ('pre', 0.0), ('pre', 0.9), ('sandwich', 0.5), ('none', 0.5), ('none', 1.0)],
+)
+def test_with_branches_at_zero_the_skip_path_scales_the_gradient(placement, a):
+  """He et al. 2016, section 3: a^(2L) over the 2 L sublayers of L blocks."""
+  config = tiny(norm_placement=placement, attention_residual=a, feed_forward_residual=a, num_layers=6)
+  params = with_zero_branches(model_params(config))
+  taps = quick_jit(functools.partial(measured, config))(params, zero_taps(config))
+  np.testing.assert_array_equal(taps['blocks'][..., 1:], 0)
+  squares = np.append(taps['blocks'][..., 0], taps['output'][0])  # what each sublayer passes down
+  assert squares[-1] > 0
+  if a == 0.9:
+    np.testing.assert_allclose(np.sqrt(squares[0] / squares[-1]), 0.9**12, rtol=1e-6)
+  else:
+    np.testing.assert_array_equal(squares, squares[-1] * a ** (2 * np.arange(12, -1, -1)))
+
+
+def test_the_fork_alone():
+  x, exact = random_stream(2, 5, 8)
+  (skip, branch), pull = jax.vjp(fork, x, jnp.zeros(3))
+  np.testing.assert_array_equal(skip, x)
+  np.testing.assert_array_equal(branch, x)
+  (g, exact_g), (h, exact_h) = random_stream(2, 5, 8, seed=1), random_stream(2, 5, 8, seed=2)
+  to_x, to_tap = pull((g, h))
+  np.testing.assert_array_equal(to_x, g + h)
+  np.testing.assert_allclose(to_tap, [(exact_g**2).sum(), (exact_h**2).sum(), (exact_g * exact_h).sum()], rtol=1e-5)
+  apart = jax.vjp(fork, x, jnp.zeros((5, 3)))[1]((g, h))[1]
+  np.testing.assert_allclose(apart[:, 2], (exact_g * exact_h).sum((0, 2)), rtol=1e-4)
+
+
+def test_the_fork_measures_bfloat16_gradients_in_float32():
+  x = random_stream(4, 16, 64)[0].astype(jnp.bfloat16)
+  to_x, to_tap = jax.vjp(fork, x, jnp.zeros(3))[1]((x, x))
+  assert (to_x.dtype, to_tap.dtype) == (jnp.bfloat16, jnp.float32)
+  np.testing.assert_allclose(to_tap, (np.asarray(x, np.float64) ** 2).sum(), rtol=1e-5)

@@ -1,0 +1,170 @@
+"""The command line, as a person uses it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+import train
+from experiments.results import load
+from training.config import ConfigError
+
+TRAIN = Path(train.__file__)
+
+
+def run_main(*arguments: str) -> int:
+  """`train.py` in this process: what it would exit with."""
+  with flagsaver.flagsaver():
+    try:
+      argv = train.parse_flags(['train.py', *arguments])
+    except SystemExit as stop:
+      return stop.code
+    return train.run_main(argv)
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (['--experiment=blok'], "unknown experiment 'blok': did you mean 'block'?"),
+    (['--variants=rellu'], "unknown variant of block 'rellu': did you mean 'relu'?"),
+    (['--variantz=relu'], 'variantz'),
+    (['--config.model.num_layer=3'], 'Did you mean: config.model.num_layers'),
+    (['--config.model.num_layers=many'], 'num_layers=many'),
+    (['--config.model.num_layers=0'], 'model.num_layers=0: must be at least 1'),
+    (['--config.model.num_layers=-1'], 'model.num_layers=-1: must be at least 1'),
+    (['--config.model.num_heads=5'], 'model.num_heads=5 does not divide model.d_model=64: 4 does'),
+    (['--norm_placement=middle'], 'should be one of <pre|post|'),
+    (['--norm_placement=post', '--config.model.norm_placement=pre'], 'different things'),
+    (['--feed_forward=tanh'], 'should be one of <relu|'),
+    (['--norm_placement=deepnorm', '--noresidual'], 'sets its own residual scale'),
+    (['--config.optimizer.learning_rate=-1'], 'optimizer.learning_rate=-1.0: must be above 0'),
+    (['--config.optimizer.learning_rate=fast'], 'learning_rate=fast'),
+    (['--config.optimizer.learning_rate=nan'], 'must be a finite number'),
+    (['--config.optimizer.warmup_steps=300'], 'leaves no step'),
+    (['--config.run.batch_size=100000'], 'too few for a batch of 100000: set run.batch_size='),
+    (['--config.data.sequence_length=100', '--config.model.position=learned'], 'longer than the learned position table'),
+    (['--config.data.task=files'], 'needs data.paths'),
+    (['--config.data.task=files', '--config.data.paths=nowhere.txt'], 'nowhere.txt'),
+    (['--config.data.task=files', '--config.data.paths=empty.txt'], 'empty'),
+    (['--config.data.task=files', '--config.data.paths=short.txt'], 'short'),
+    (['--config.data.task=files', '--config.data.paths=folder'], 'folder'),
+    (['--config.data.paths=short.txt'], 'only with data.task=files'),
+    (['--config.data.tokenizer=nowhere.json'], 'nowhere.json'),
+    (['--config.model.vocab_size=64'], 'set model.vocab_size=256'),
+    (['--config=nowhere.py'], 'nowhere.py: there is no such file'),
+    (['--config=short.txt'], 'a config is a Python file'),
+    (['--config=folder'], 'there is no such file'),
+    (['--seeds=one'], "'one' is not a seed"),
+    (['--seeds=-1'], "'-1' is not a seed"),
+    (['--workers=-1'], 'workers'),
+    (['--workers=two'], 'workers=two'),
+    (['--name=../../elsewhere', '--norm_placement=post'], 'the name'),
+    (['--name=x', '--experiment=block'], '--sweep and --name'),
+    (['--sweep=model.norm_placement=pre,pots'], "model.norm_placement='pots': must be one of"),
+    (['--sweep=model.norm_placment=pre,post'], "did you mean 'model.norm_placement'"),
+    (['--experiment=block', '--feed_forward=relu'], 'is the same as baseline'),
+    (['--workdir=short.txt'], 'short.txt is a file'),
+    (['block'], "what is 'block'?"),
+  ],
+)
+def test_a_mistake_is_told_in_one_line_and_nothing_is_written(arguments, message, tmp_path, monkeypatch, capfd):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'empty.txt').touch()
+  (tmp_path / 'short.txt').write_text('In the beginning')
+  (tmp_path / 'folder').mkdir()
+  before = sorted(tmp_path.rglob('*'))
+  assert run_main(*arguments) == 2
+  output, error = capfd.readouterr()
+  assert output == ''
+  assert error.count('\n') == 1
+  assert error.startswith('train.py: ')
+  assert message in error
+  assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert run_main('--list') == 0
+  output = capsys.readouterr().out
+  for word in ('block', 'norm_placement', 'feed_forward', 'residual', 'heads', 'initialisation', 'post_norm', 'rezero'):
+    assert word in output
+  assert not list(tmp_path.iterdir())
+
+
+def asked_for(*arguments: str):
+  with flagsaver.flagsaver():
+    train.parse_flags(['train.py', *arguments])
+    return train.asked_for()
+
+
+def test_what_is_asked_for():
+  assert asked_for()[0].name == 'block'
+  assert asked_for('--experiment=heads', '--config.run.steps=9') == (
+    train.registry.find_experiment('heads'),
+    {'run.steps': 9},
+  )
+  experiment, changes = asked_for('--norm_placement=post', '--noresidual', '--noconfig.model.causal', '--name=mine')
+  assert (experiment.name, changes) == ('custom', {})
+  assert experiment.variants == {
+    'mine': {
+      'model.norm_placement': 'post', 'model.attention_residual': 0.0, 'model.feed_forward_residual': 0.0,
+      'model.causal': False,
+    }
+  }  # fmt: skip
+  assert list(asked_for('--config=configs/small.py')[0].variants) == ['default']
+  with pytest.raises(ConfigError, match='leave one out'):
+    asked_for('--residual', '--config.model.attention_residual=0')
+  assert 'config' in flags.FLAGS
+
+
+MINI = [
+  '--config.model.num_layers=2', '--config.model.d_model=16', '--config.model.unroll=1', '--config.run.steps=12',
+  '--config.run.evaluations=3', '--config.run.evaluation_batches=1', '--config.optimizer.warmup_steps=2',
+  '--config.data.sequence_length=16', '--config.data.task=files', '--config.data.paths=text*.txt',
+]  # fmt: skip
+
+
+def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+  return subprocess.run([sys.executable, TRAIN, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+def test_an_experiment_from_start_to_report_and_again(tmp_path):
+  """In a directory with a space in its name, on the user's own files."""
+  place = tmp_path / 'my work'
+  place.mkdir()
+  for k in range(2):
+    (place / f'text{k}.txt').write_text('in the beginning was the word, and the word was with the block\n' * 400)
+  asked = ['--experiment=block', '--variants=baseline,no_residual', '--seeds=0,1', *MINI]
+  first = command(*asked, cwd=place)
+  assert first.returncode == 0, first.stderr
+  directory = place / 'runs' / 'block'
+  assert 'baseline' in first.stdout
+  assert first.stdout.rstrip().endswith(os.path.join('runs', 'block', 'report.html'))
+  frame = load(place / 'runs')
+  assert list(frame['variant']) == ['baseline', 'baseline', 'no_residual', 'no_residual']
+  assert json.loads((directory / 'yardsticks.json').read_text()).keys() == {'unigram', 'bigram', 'trigram'}
+  assert list((directory / 'figures').glob('*.svg'))
+  kept = {path: path.read_bytes() for path in directory.rglob('*') if path.is_file()}
+  second = command(*asked, cwd=place)
+  assert second.returncode == 0, second.stderr
+  assert 'seed_0' not in second.stdout  # nothing was trained again
+  assert {path: path.read_bytes() for path in directory.rglob('*') if path.is_file()} == kept
+  other = command(*asked, '--config.run.batch_size=8', cwd=place)
+  assert other.returncode == 2
+  assert 'run.batch_size is 16 there, 8 here' in other.stderr
+  assert {path: path.read_bytes() for path in directory.rglob('*') if path.is_file()} == kept
+
+
+@pytest.mark.slow
+def test_a_run_of_ones_own_has_the_whole_machine(tmp_path):
+  (tmp_path / 'text.txt').write_text('in the beginning was the word, and the word was with the block\n' * 400)
+  ended = command('--norm_placement=post', '--feed_forward=relu', '--noresidual', '--name=mine', *MINI, cwd=tmp_path)
+  assert ended.returncode == 0, ended.stderr
+  result = json.loads((tmp_path / 'runs' / 'custom' / 'mine' / 'seed_0' / 'result.json').read_text())
+  assert result['layout'] == f'1 cpu device(s), {len(os.sched_getaffinity(0))} core(s)'
