@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import traceback
 import typing
 from pathlib import Path
 from typing import Any, Literal
@@ -48,7 +49,7 @@ def load_config(path: str) -> Config:
   """Runs a config file's get_config().
 
   Raises:
-    ConfigError: if there is no such file, or it gives no Config.
+    ConfigError: if there is no such file, or it fails, or gives no Config.
   """
   file = Path(path)
   if not file.is_file():
@@ -60,9 +61,15 @@ def load_config(path: str) -> Config:
   module = importlib.util.module_from_spec(spec)
   try:
     spec.loader.exec_module(module)
+    config = module.get_config() if hasattr(module, 'get_config') else None
+  except ConfigError:
+    raise
   except SyntaxError as error:
     raise ConfigError(f'--config={path}: not Python: {error}') from None
-  config = module.get_config() if hasattr(module, 'get_config') else None
+  except Exception as error:  # whatever the user's own code may raise
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    place = f', line {lines[-1]}' if lines else ''
+    raise ConfigError(f'--config={path}{place}: {type(error).__name__}: {error}') from error
   if not isinstance(config, Config):
     raise ConfigError(f'--config={path}: needs a function get_config() that returns a Config, as in configs/tiny.py')
   return config

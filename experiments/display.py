@@ -38,8 +38,11 @@ class Display:
     self._running[run] = {}
 
   def progress(self, run: Run, event: Mapping[str, Any]) -> None:
-    """The run has logged a step."""
-    self._running[run] = event
+    """The run has logged a step, or has something to say."""
+    if 'note' in event:
+      self._say(f'{run.label}: {event["note"]}')
+    else:
+      self._running[run] = event
 
   def ended(self, run: Run, status: str) -> None:
     """The run has its result."""

@@ -51,7 +51,8 @@ class ModelConfig:
     init_depth_scale: attention-output and last feed-forward kernels times 1/sqrt(2 L); `deepnorm` has its own.
     dtype: of the matrix products; parameters, stream, norms, softmax and logits are always float32.
     remat: recompute each block in the backward pass instead of keeping its activations.
-    unroll: blocks unrolled in each turn of the scan over layers; num_layers unrolls all.
+    unroll: blocks unrolled in each turn of the scan over layers (num_layers or more: all of them): a little faster,
+      but compile time grows with it.
   """
 
   vocab_size: int = 256
@@ -92,8 +93,6 @@ class ModelConfig:
         raise ConfigError(f'model.{name}={getattr(self, name)}: must be positive, or 0 for the default')
     if not 0 <= self.dropout < 1:
       raise ConfigError(f'model.dropout={self.dropout}: must be at least 0 and below 1')
-    if self.unroll > self.num_layers:
-      raise ConfigError(f'model.unroll={self.unroll}: must be at most model.num_layers={self.num_layers}')
     self._check_heads()
     self._check_wiring()
 

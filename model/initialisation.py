@@ -105,4 +105,5 @@ def draw_one(source: Normal | Constant, shape: tuple[int, ...], key: jax.Array) 
   """One layer's values."""
   if isinstance(source, Constant):
     return jnp.full(shape, source.value, jnp.float32)
-  return source.standard_deviation * jax.random.normal(key, shape, jnp.float32)
+  # The barrier keeps a compiler from merging the scale with a factor inside `normal`: jitted or not, the same bits.
+  return source.standard_deviation * jax.lax.optimization_barrier(jax.random.normal(key, shape, jnp.float32))

@@ -101,7 +101,7 @@ class Transformer(nnx.Module):
 
     if config.remat:
       run_block = jax.checkpoint(run_block, prevent_cse=False)
-    return jax.lax.scan(run_block, x_BTD, (params_L, taps_L, keys_L), unroll=config.unroll)
+    return jax.lax.scan(run_block, x_BTD, (params_L, taps_L, keys_L), unroll=min(config.unroll, config.num_layers))
 
 
 @functools.cache

@@ -26,8 +26,10 @@ class Checkpoints:
     return self
 
   def __exit__(self, *exception) -> None:
-    self.wait()
-    self._checkpointer.close()
+    try:
+      self.wait()
+    finally:
+      self._checkpointer.close()
 
   def latest_step(self) -> int | None:
     """The step of the newest checkpoint, or None."""

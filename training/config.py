@@ -60,7 +60,7 @@ class OptimizerConfig:
     learning_rate: the peak.
     schedule: what follows the warm-up: `cosine` or `linear` down to final_fraction, or `constant`.
     warmup_steps: steps of linear rise from 0.
-    final_fraction: share of the peak at the last step.
+    final_fraction: share of the peak that the schedule falls to, which the step after the last would have.
     beta1, beta2, epsilon: of AdamW; Lion and Muon use beta1 (and Lion beta2), sgd beta1 as momentum.
     weight_decay: decoupled, on kernels alone: never on norms, gains, biases or embeddings.
     clip: largest global gradient norm; 0: no clipping.
@@ -121,6 +121,8 @@ class RunConfig:
       self, 'run', steps=1, batch_size=1, init_seed=0, log_every=0, evaluations=1, evaluation_batches=1,
       checkpoint_every=0, keep_checkpoints=1,
     )  # fmt: skip
+    if self.init_seed >= 2**32:
+      raise ConfigError(f'run.init_seed={self.init_seed}: must be below {2**32}')
 
   @property
   def log_interval(self) -> int:
@@ -227,7 +229,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
     near = [path for path in known if path.rpartition('.')[2] == name.rpartition('.')[2]][:1]
   if near:
     return f': did you mean {near[0]!r}?'
-  return f': there are {", ".join(known)}' if len(known) < 30 else ''
+  return f': there are {", ".join(known)}' if 0 < len(known) < 30 else ''
 
 
 def check_at_least(config, section: str, **bounds: float) -> None:

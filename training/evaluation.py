@@ -1,7 +1,6 @@
 """How good a model is: mean losses over held-out sequences, and the result of a run."""
 
-import importlib.metadata
-import os
+import math
 from typing import Any
 
 import jax
@@ -12,10 +11,9 @@ from training.data import Data, evaluation_batches
 from training.ngrams import unigram_entropy
 from training.programs import Programs, evaluation_size
 from training.sources import Source
-from training.step import State
+from training.step import State, has_diverged
 
 FAILED_TO_LEARN = 0.99  # of the unigram entropy: a loss above it has made no use of context
-MOST_SKIPPED = 10  # updates in a row, with on_nonfinite=skip
 
 
 def evaluate(config: Config, programs: Programs, params, source: Source, sequences: int | None = None) -> float:
@@ -33,19 +31,16 @@ def validate(config: Config, programs: Programs, params, data: Data) -> dict[str
   return {'validation/loss': loss} | ({} if bits is None else {'validation/bits_per_byte': bits})
 
 
-def has_diverged(config: Config, nonfinite_in_a_row: int) -> bool:
-  """Whether so many steps in a row whose loss or gradient is not finite end the run."""
-  return nonfinite_in_a_row >= (1 if config.run.on_nonfinite == 'stop' else MOST_SKIPPED)
-
-
 def result_of(config: Config, programs: Programs, state: State, data: Data) -> dict[str, Any]:
   """What a run that has ended has come to; both held-out splits are scored whole, unless it diverged."""
   steps, nonfinite = int(state.step), int(state.nonfinite_in_a_row)
-  diverged = has_diverged(config, nonfinite)
+  diverged_at = steps - nonfinite + 1 if has_diverged(config, nonfinite) else None
   entropy = unigram_entropy(data.validation)
   val_loss, test_loss = (
-    None if diverged else evaluate(config, programs, state.params, split) for split in (data.validation, data.test)
+    None if diverged_at else evaluate(config, programs, state.params, split) for split in (data.validation, data.test)
   )
+  if val_loss is not None and test_loss is not None and not math.isfinite(val_loss + test_loss):
+    val_loss, test_loss, diverged_at = None, None, steps  # the last update went too far, and no step came to see it
   if val_loss is None:
     status = 'diverged'
   else:
@@ -62,16 +57,7 @@ def result_of(config: Config, programs: Programs, state: State, data: Data) -> d
     'val_bits_per_byte': None if val_loss is None else data.bits_per_byte(val_loss, 'validation'),
     'test_loss': test_loss,
     'test_bits_per_byte': None if test_loss is None else data.bits_per_byte(test_loss, 'test'),
-    'diverged_at': steps - nonfinite + 1 if diverged else None,
+    'diverged_at': diverged_at,
     'unigram_entropy': entropy,
     'data_checksum': data.checksum,
-    'layout': layout(),
-    'device': jax.devices()[0].device_kind,
-    'versions': {name: importlib.metadata.version(name) for name in ('jax', 'flax', 'optax', 'numpy')},
   }
-
-
-def layout() -> str:
-  """The devices and cores of this process: the same run on another layout may differ in its last bits."""
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-  return f'{jax.device_count()} {jax.default_backend()} device(s), {cores} core(s)'

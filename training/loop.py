@@ -7,17 +7,19 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from training import run_directory
 from training.checkpoint import Checkpoints
 from training.config import Config
 from training.data import Data, load_for, train_batches
-from training.evaluation import has_diverged, result_of, validate
+from training.environment import environment, note_environment
+from training.evaluation import result_of, validate
 from training.files import write_json
 from training.metrics import named_metrics
 from training.metrics_log import MetricsLog
 from training.programs import Programs, programs_for
-from training.step import State, is_logged
+from training.step import State, has_diverged, is_logged
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -31,7 +33,8 @@ def train(
     config: all that decides the run.
     directory: where its files are; made if it is not there.
     labels: what the run is called, as {'experiment', 'variant', 'seed'}; opens result.json.
-    report: is told of progress at logged steps, as {'step', 'steps', 'loss', 'tokens_per_second'}.
+    report: is told of progress at logged steps, as {'step', 'steps', 'loss', 'tokens_per_second'}, and of what a
+      person should know, as {'note'}.
 
   Returns:
     What result.json holds, which is written last; see training/evaluation.py.
@@ -48,20 +51,17 @@ def train(
     resumed_at = checkpoints.latest_step()
     if resumed_at is not None:
       state = checkpoints.restore(resumed_at, state)
+    note = note_environment(directory, resumed=resumed_at is not None)
+    if note:
+      logging.warning(note)
+      report({'note': note})
     with MetricsLog(directory, last_step=resumed_at or 0) as log:
       training = _Training(config, data, programs, checkpoints, log, report)
       state = training.run(state)
       checkpoints.save(state)
     result = result_of(config, programs, state, data)
-  result = (
-    dict(labels)
-    | result
-    | {
-      'seconds': time.perf_counter() - started,
-      'tokens_per_second': training.tokens_per_second(),
-      'resumed_at': resumed_at,
-    }
-  )
+  timing = {'seconds': time.perf_counter() - started, 'tokens_per_second': training.tokens_per_second()}
+  result = {**labels, **result, **timing, 'resumed_at': resumed_at, **environment()}
   write_json(directory / 'result.json', result)
   return result
 
@@ -82,6 +82,8 @@ class _Training:
   def run(self, state: State) -> State:
     """Takes the steps that are left, or those up to a divergence, and returns the last state."""
     run, first = self.config.run, int(state.step)
+    if has_diverged(self.config, int(state.nonfinite_in_a_row)):  # restored, and its result is not written yet
+      return state
     batches = train_batches(self.data, run.batch_size, self.config.data.seed, first, run.steps - first)
     unread = None
     self.clock.start(first)

@@ -20,7 +20,7 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
   }[config.schedule]()
   warmup = optax.linear_schedule(0.0, peak, config.warmup_steps)
 
-  def schedule(count):  # update 1 already moves: the rise ends at the first update after the warm-up
+  def schedule(count):  # update 1 already moves, and the last one of the warm-up is at the peak
     return jnp.where(count < config.warmup_steps, warmup(count + 1), after(count - config.warmup_steps))
 
   return schedule

@@ -12,7 +12,7 @@ from training.config import Config
 from training.sources import Batch
 from training.step import State, init_state, make_evaluation_step, make_train_step
 
-EVALUATION_TOKENS = 4096  # positions in a batch of evaluation: large enough to be quick, small enough for the cache
+EVALUATION_TOKENS = 2048  # positions in a batch of evaluation: large enough to be quick, small enough for the cache
 
 
 class Programs(NamedTuple):

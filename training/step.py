@@ -13,6 +13,7 @@ from training.config import Config
 from training.optimizer import make_optimizer, make_schedule
 
 Batch = dict[str, jax.Array]  # inputs_BT and targets_BT (int32), weights_BT (float32; 0: not scored)
+MOST_SKIPPED = 10  # updates in a row, with on_nonfinite=skip
 
 
 @jax.tree_util.register_dataclass
@@ -63,14 +64,14 @@ def weighted_loss(config: Config, params, batch: Batch, taps, dropout_key=None):
 def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dict[str, Any]]]:
   """A step: (state, batch) -> (state, metrics). Pure; jit it with the state donated.
 
-  A step whose loss or gradient is not finite keeps the old parameters and optimizer state, and counts. With
-  config.run.on_nonfinite `stop` nothing moves after the first such step, whoever goes on calling.
+  A step whose loss or gradient is not finite keeps the old parameters and optimizer state, and counts. Once there are
+  so many in a row that the run has diverged, nothing moves any more, whoever goes on calling.
 
   The metrics are device arrays. `scalars`: the loss in nats, the learning rate, the global norms of the gradient
   (before and after clipping), the update and the parameters, and nonfinite_in_a_row. With config.inspect.level
   `norms` also `stream_gradient`, the taps' three products times the scored tokens n (so that the root is
   sqrt(n sum_t |g_t|^2), which does not depend on the batch); `stream_rms`; and `grad_norms`, a tree like the
-  parameters with one norm for each layer, which is computed at logged steps alone and zero elsewhere.
+  parameters with one norm for each layer, which is computed at logged steps and where a run diverges, zero elsewhere.
   """
   optimizer = make_optimizer(config.optimizer, config.run.steps)
   schedule = make_schedule(config.optimizer, config.run.steps)
@@ -87,7 +88,7 @@ def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dic
     gradient, tap_gradient = gradients if inspected else (gradients, None)
     norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    applied = finite & (state.nonfinite_in_a_row == 0) if config.run.on_nonfinite == 'stop' else finite
+    applied = finite & ~has_diverged(config, state.nonfinite_in_a_row)
     updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     new_state = State(
@@ -112,7 +113,7 @@ def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dic
       metrics['stream_gradient'] = jax.tree.map(lambda tap: scored * tap, tap_gradient)
       metrics['stream_rms'] = stream_rms
       shapes = jax.eval_shape(norm_by_layer, gradient)
-      logged = is_logged(config, state.step + 1)
+      logged = is_logged(config, state.step + 1) | has_diverged(config, new_state.nonfinite_in_a_row)
       zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
       metrics['grad_norms'] = jax.lax.cond(logged, norm_by_layer, lambda _: zeros, gradient)
     return new_state, metrics
@@ -128,6 +129,11 @@ def make_evaluation_step(config: Config) -> Callable[[Any, Batch], tuple[jax.Arr
     return loss * scored, scored
 
   return evaluation_step
+
+
+def has_diverged(config: Config, nonfinite_in_a_row):
+  """Whether so many steps in a row whose loss or gradient is not finite end the run."""
+  return nonfinite_in_a_row >= (1 if config.run.on_nonfinite == 'stop' else MOST_SKIPPED)
 
 
 def is_logged(config: Config, step):
