@@ -81,7 +81,7 @@ class Block(nnx.Module):
     return y_BTD, {'attention': root_mean_square(u_BTD), 'feed_forward': root_mean_square(y_BTD)}
 
   def _parallel(self, x_BTD, taps, attention, feed_forward):
-    """Y = a x + attention(N(x)) + feed_forward(N(x)): the forks are chained on the skip path (Wang 2021, GPT-J)."""
+    """Both branches read N(x), as in GPT-J (Wang 2021); the two forks are chained on the skip path."""
     skip_BTD, to_attention_BTD = fork(x_BTD, taps[0])
     skip_BTD, to_feed_forward_BTD = fork(skip_BTD, taps[1])
     a, norm = self.config.attention_residual, self.attention_norm

@@ -50,7 +50,7 @@ class ModelConfig:
     init: distribution of the kernels; see model/initialisation.py.
     init_depth_scale: attention-output and last feed-forward kernels times 1/sqrt(2 L); `deepnorm` has its own.
     dtype: of the matrix products; parameters, stream, norms, softmax and logits are always float32.
-    remat: recompute each block in the backward pass instead of keeping its activations.
+    remat: recompute each block in the backward pass instead of keeping its activations; saves most with unroll 1.
     unroll: blocks unrolled in each turn of the scan over layers (num_layers or more: all of them): a little faster,
       but compile time grows with it.
   """
@@ -184,10 +184,11 @@ class ModelConfig:
   @property
   def num_parameters(self) -> int:
     """The exact number of learned numbers, as in the tree that `model.init` returns."""
-    norm = self.d_model * (2 if self.norm == 'layer' and self.use_bias else 1)
+    norm_of_width_1 = 2 if self.norm == 'layer' and self.use_bias else 1
+    norm = self.d_model * norm_of_width_1
     per_layer = self.norms_per_block * norm
     if self.qk_norm:
-      per_layer += 2 * self.key_width * (2 if self.norm == 'layer' and self.use_bias else 1)
+      per_layer += 2 * self.key_width * norm_of_width_1
     if self.rezero:
       per_layer += 2
     total = self.matmul_parameters + self.num_layers * per_layer

@@ -96,7 +96,8 @@ def initial_values(config: ModelConfig, shapes, key: jax.Array):
       return draw_one(distribution(config, name, leaf.shape), leaf.shape, jax.random.fold_in(path_key, 0))
     shape = leaf.shape[1:]
     keys = jax.vmap(functools.partial(jax.random.fold_in, path_key))(jnp.arange(leaf.shape[0]))
-    return jax.vmap(functools.partial(draw_one, distribution(config, name, shape), shape))(keys)
+    draw_layer = functools.partial(draw_one, distribution(config, name, shape), shape)
+    return jax.lax.map(draw_layer, keys)  # the bits of vmap, compiled in half the time
 
   return jax.tree.map_with_path(draw, shapes)
 

@@ -15,12 +15,13 @@ def angles(length: int, pairs: int) -> np.ndarray:
 def rotate(x_BTHK: jax.Array) -> jax.Array:
   """Turns each pair (x_i, x_{i + K/2}) by its position's angle (Su et al. 2021, equation 34).
 
-  The product of two turned vectors depends on their positions through the difference alone.
+  The product of two turned vectors depends on their positions through the difference alone. In float32.
   """
+  x_BTHK = x_BTHK.astype(jnp.float32)
   half = x_BTHK.shape[-1] // 2
   angle_TK = angles(x_BTHK.shape[1], half)
   cos_TK, sin_TK = np.cos(angle_TK), np.sin(angle_TK)
-  cos_THK, sin_THK = (jnp.asarray(table[:, None, :], x_BTHK.dtype) for table in (cos_TK, sin_TK))
+  cos_THK, sin_THK = cos_TK[:, None, :], sin_TK[:, None, :]
   first, second = x_BTHK[..., :half], x_BTHK[..., half:]
   return jnp.concatenate([first * cos_THK - second * sin_THK, second * cos_THK + first * sin_THK], -1)
 

@@ -100,7 +100,8 @@ class Transformer(nnx.Module):
       return nnx.merge(definition, params)(x_BTD, taps, key)
 
     if config.remat:
-      run_block = jax.checkpoint(run_block, prevent_cse=False)
+      # Inside a loop of one block a turn nothing can be shared between forward and backward; between blocks it could.
+      run_block = jax.checkpoint(run_block, prevent_cse=config.unroll > 1)
     return jax.lax.scan(run_block, x_BTD, (params_L, taps_L, keys_L), unroll=min(config.unroll, config.num_layers))
 
 

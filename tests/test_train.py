@@ -47,7 +47,10 @@ def run_main(*arguments: str) -> int:
     (['--config.optimizer.learning_rate=nan'], 'must be a finite number'),
     (['--config.optimizer.warmup_steps=300'], 'leaves no step'),
     (['--config.run.batch_size=100000'], 'too few for a batch of 100000: set run.batch_size='),
-    (['--config.data.sequence_length=100', '--config.model.position=learned'], 'longer than the learned position table'),
+    (
+      ['--config.data.sequence_length=100', '--config.model.position=learned'],
+      'longer than the learned position table',
+    ),
     (['--config.data.task=files'], 'needs data.paths'),
     (['--config.data.task=files', '--config.data.paths=nowhere.txt'], 'nowhere.txt'),
     (['--config.data.task=files', '--config.data.paths=empty.txt'], 'empty'),

@@ -7,6 +7,9 @@ from orbax.checkpoint import v1 as ocp
 
 from training.step import State
 
+# Folders are made before a save goes on in the background: where one cannot be made, orbax's threads would wait for it
+# for 20 minutes, and the process could not end.
+_CONTEXT = ocp.Context(async_options=ocp.options.AsyncOptions(create_directories_asynchronously=False))
 _SAVE_WHEN_ASKED = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
 
 
@@ -16,6 +19,7 @@ class Checkpoints:
   def __init__(self, directory: Path, keep: int):
     self._checkpointer = ocp.training.Checkpointer(
       directory.absolute(),  # orbax takes no other
+      context=_CONTEXT,
       save_decision_policy=_SAVE_WHEN_ASKED,
       preservation_policy=ocp.training.preservation_policies.LatestN(keep),
       cleanup_tmp_directories=True,  # of a save that was killed

@@ -112,9 +112,9 @@ def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
 def test_the_numbers_do_not_depend_on_the_workers(tmp_path):
   """Also: two seeds differ, and the second run of a worker is as if it were its first."""
   tiny = {
-    'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 8, 'run.steps': 6,
+    'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 16, 'run.steps': 6,
     'run.batch_size': 2, 'run.evaluations': 2, 'run.evaluation_batches': 2, 'optimizer.warmup_steps': 2,
-    'data.task': 'associative_recall', 'data.sequence_length': 16,
+    'data.task': 'associative_recall',
   }  # fmt: skip
   experiment = Experiment(name='trial', question='?', variants={'a': {}, 'b': {'model.norm': 'layer'}}, seeds=(0, 1))
   results = []

@@ -57,9 +57,10 @@ def feed_forward(p, x, name):
 
 def turn(x, position):
   """Rotary position: pair i, (x_i, x_{i + K/2}), is a complex number, turned by position / 10000^(2i/K)."""
-  half = len(x) // 2
-  turned = (x[:half] + 1j * x[half:]) * np.exp(1j * position * 10_000.0 ** (-2 * np.arange(half) / len(x)))
-  return np.concatenate([turned.real, turned.imag])
+  width = x.shape[-1]
+  angle = position / 10_000 ** (2 * np.arange(width // 2) / width)
+  turned = (x[..., : width // 2] + 1j * x[..., width // 2 :]) * np.exp(1j * angle)
+  return np.concatenate([turned.real, turned.imag], -1)
 
 
 def sinusoidal(length, width):
@@ -78,13 +79,13 @@ def softmax(logits):
 
 
 def attend(q, k, v, causal):
-  """Attention of arrays (B, T, H, K), one query of one head of one sequence at a time."""
+  """Attention of arrays (B, T, H, K), one query of one head at a time."""
   out = np.zeros(q.shape)
-  for b in range(q.shape[0]):
-    for t in range(q.shape[1]):
-      seen = t + 1 if causal else k.shape[1]
-      for h in range(q.shape[2]):
-        out[b, t, h] = softmax(k[b, :seen, h] @ q[b, t, h] / math.sqrt(q.shape[-1])) @ v[b, :seen, h]
+  for t in range(q.shape[1]):
+    seen = t + 1 if causal else k.shape[1]
+    for h in range(q.shape[2]):
+      logits = np.einsum('bk,bsk->bs', q[:, t, h], k[:, :seen, h]) / math.sqrt(q.shape[-1])
+      out[:, t, h] = np.einsum('bs,bsk->bk', softmax(logits), v[:, :seen, h])
   return out
 
 
@@ -97,8 +98,8 @@ def attention(p, x, config):
     if config.qk_norm and name != 'value':
       heads = norm(p[f'{name}_norm'], heads, config.norm)
     if config.position == 'rotary' and name != 'value':
-      for b, t, h in np.ndindex(heads.shape[:3]):
-        heads[b, t, h] = turn(heads[b, t, h], t)
+      for t in range(x.shape[1]):
+        heads[:, t] = turn(heads[:, t], t)
     projected[name] = heads
   shared = [h // group for h in range(config.num_heads)]
   read = attend(projected['query'], projected['key'][:, :, shared], projected['value'][:, :, shared], config.causal)

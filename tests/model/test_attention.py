@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from model_helpers import ATTENTION_SETTINGS, distance, filled, quick_jit, random_stream, tiny
+from tiny_models import ATTENTION_SETTINGS, distance, filled, quick_jit, random_stream, tiny
 
 from model.attention import Attention
 from model.norm import make_norm

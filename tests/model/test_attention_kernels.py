@@ -1,13 +1,10 @@
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from model_helpers import distance, quick_jit
+from tiny_models import distance, quick_jit
 
-from model import attention_kernels
 from model.attention_kernels import attention, attention_weights, blocked_attention, plain_attention
 
 # Around one and two blocks of queries; (B, T, H, K).
@@ -25,8 +22,16 @@ def reference_attention(q, k, v, causal):
 
 @pytest.fixture
 def gpu(monkeypatch):
-  """Lets `attention` believe that it is on a GPU: what it then calls runs anywhere."""
-  monkeypatch.setattr(attention_kernels.jax, 'default_backend', lambda: 'gpu')
+  """Lets `attention` believe that it is on a GPU; what it then calls runs anywhere, and each call is noted."""
+  calls, real = [], jax.nn.dot_product_attention
+
+  def noted(*args, **kwargs):
+    calls.append(kwargs)
+    return real(*args, **kwargs)
+
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', noted)
+  return calls
 
 
 @pytest.mark.parametrize('causal', [True, False])
@@ -41,9 +46,9 @@ def test_the_plain_and_the_blocked_form_by_hand(shape, causal):
 @pytest.mark.parametrize('causal', [True, False])
 def test_the_form_for_accelerators_by_hand(causal, gpu):
   qkv = operands((2, 65, 2, 6))
-  chosen = functools.partial(attention, causal=causal)
-  assert 'checkpoint' not in str(jax.make_jaxpr(chosen)(*qkv))  # so it is not the blocked form
-  assert distance(quick_jit(chosen)(*qkv), reference_attention(*qkv, causal)) < 2e-6
+  out = quick_jit(lambda *qkv: attention(*qkv, causal))(*qkv)
+  assert len(gpu) == 1
+  assert distance(out, reference_attention(*qkv, causal)) < 2e-6
 
 
 def gradients(kernels, qkv, causal):

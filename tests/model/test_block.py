@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from model_helpers import distance, filled, quick_jit, random_stream, tiny, with_zero_branches
+from tiny_models import distance, filled, quick_jit, random_stream, tiny, with_zero_branches
 
 from model.block import Block, residual_scales
 from model.config import ConfigError
@@ -94,7 +94,9 @@ def test_rezero_starts_as_the_exact_identity(placement, parallel):
 
 
 def test_deepnorm_scale():
-  np.testing.assert_allclose(residual_scales(tiny(norm_placement='deepnorm', num_layers=12)), (2.2134, 2.2134), atol=5e-5)
+  np.testing.assert_allclose(
+    residual_scales(tiny(norm_placement='deepnorm', num_layers=12)), (2.2134, 2.2134), atol=5e-5
+  )
 
 
 def test_stats_stay_out_of_the_gradient():

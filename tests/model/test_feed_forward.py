@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import numpy_reference as reference
 import pytest
-from model_helpers import distance, filled, random_stream, tiny
+from tiny_models import distance, filled, random_stream, tiny
 
 from model.feed_forward import ACTIVATIONS, FeedForward
 

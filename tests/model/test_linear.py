@@ -1,7 +1,7 @@
 import jax.numpy as jnp
 import numpy_reference as reference
 import pytest
-from model_helpers import distance, filled, random_stream
+from tiny_models import distance, filled, random_stream
 
 from model.linear import Linear
 
@@ -16,8 +16,9 @@ def test_linear_by_hand(axes, use_bias):
 
 
 def test_bfloat16_products_come_from_float32_parameters():
-  linear, params = filled(Linear(64, 64, True, 'bfloat16'))
+  linear = Linear(64, 64, True, 'bfloat16')
+  assert linear.kernel[...].dtype == linear.bias[...].dtype == jnp.float32
+  linear, params = filled(linear)
   x, exact = random_stream(4, 64)
   assert linear(x).dtype == jnp.bfloat16
-  assert linear.kernel[...].dtype == jnp.float32
   assert 1e-4 < distance(linear(x), reference.linear(params, exact)) < 1e-2

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from model_helpers import distance, filled, random_stream
+from tiny_models import distance, filled, random_stream
 
 from model.norm import make_norm
 

@@ -1,18 +1,26 @@
 """What the tests of the model share: a tiny config, random parameters that no initialisation chose, a distance."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from hypothesis import strategies as st
 
+from model import config as config_module
 from model.config import ModelConfig
 from model.transformer import param_shapes
 
 # These tests run each of their many programs once: compile them fast, not well.
 quick_jit = functools.partial(
-  jax.jit, compiler_options={'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
+  jax.jit,
+  compiler_options={
+    'xla_backend_optimization_level': 0,
+    'xla_llvm_disable_expensive_passes': True,
+    'xla_cpu_use_fusion_emitters': False,
+  },
 )
 
 
@@ -53,7 +61,7 @@ def filled(module: nnx.Module, seed: int = 0):
 
 def with_zero_branches(params):
   """The parameters with the last kernel (and bias) of each branch at zero."""
-  blocks = params['blocks'] if 'blocks' in params else params
+  blocks = params.get('blocks', params)
   zeroed = blocks | {
     'attention': blocks['attention'] | {'output': jax.tree.map(jnp.zeros_like, blocks['attention']['output'])},
     'feed_forward': blocks['feed_forward'] | {'down': jax.tree.map(jnp.zeros_like, blocks['feed_forward']['down'])},
@@ -95,3 +103,43 @@ ATTENTION_SETTINGS = {
   'position_learned': {'position': 'learned'},
   'position_sinusoidal': {'position': 'sinusoidal'},
 }
+
+
+def choices(kind):
+  return st.sampled_from(kind.__args__)
+
+
+@st.composite
+def configs(draw):
+  """Every switch drawn freely; what is refused is drawn again."""
+  flags = ('rezero', 'parallel', 'qk_norm', 'causal', 'embedding_norm', 'tie_embeddings', 'use_bias')
+  fields = {name: draw(st.booleans()) for name in (*flags, 'init_depth_scale', 'remat')}
+  fields |= {
+    'vocab_size': draw(st.integers(1, 20)),
+    'num_layers': draw(st.integers(1, 3)),
+    'd_model': 2 * draw(st.integers(1, 8)),
+    'num_heads': draw(st.sampled_from([1, 2, 4, 6])),
+    'num_kv_heads': draw(st.sampled_from([0, 1, 2])),
+    'head_dim': draw(st.sampled_from([0, 2, 6])),
+    'd_ff': draw(st.sampled_from([0, 7])),
+    'num_positions': draw(st.integers(1, 9)),
+    'norm': draw(choices(config_module.Norm)),
+    'norm_placement': draw(choices(config_module.NormPlacement)),
+    'feed_forward': draw(choices(config_module.FeedForward)),
+    'position': draw(choices(config_module.Position)),
+    'init': draw(choices(config_module.Init)),
+    'dtype': draw(choices(config_module.DType)),
+    'attention_residual': draw(st.sampled_from([1.0, 1.0, 0.0])),
+    'feed_forward_residual': draw(st.sampled_from([1.0, 1.0, 0.0])),
+    'dropout': draw(st.sampled_from([0.0, 0.5])),
+  }
+  if fields['norm_placement'] != 'pre':  # else three of four draws are refused
+    fields['parallel'] = False
+    fields['rezero'] &= fields['norm_placement'] == 'none'
+  if fields['parallel'] or fields['norm_placement'] == 'deepnorm':
+    fields['attention_residual'] = fields['feed_forward_residual'] = 1.0
+  fields['num_kv_heads'] = min(fields['num_kv_heads'], fields['num_heads'])
+  if fields['d_model'] % fields['num_heads'] or fields['d_model'] // fields['num_heads'] % 2:
+    fields['head_dim'] = 4
+  assert {*fields, 'unroll'} == {field.name for field in dataclasses.fields(ModelConfig)}
+  return ModelConfig(**fields)

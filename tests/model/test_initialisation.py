@@ -1,0 +1,182 @@
+import functools
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tiny_models import configs, quick_jit, tiny
+
+from model.config import ModelConfig
+from model.initialisation import Constant, Normal, depth_scale, distribution, initial_values
+from model.transformer import init, param_shapes
+
+
+def by_path(tree) -> dict:
+  return {'/'.join(part.key for part in path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(configs())
+def test_every_parameter_has_a_row(config):
+  for path, leaf in by_path(param_shapes(config)).items():
+    source = distribution(config, path, leaf.shape[1:] if path.startswith('blocks/') else leaf.shape)
+    assert isinstance(source, Constant) == path.endswith(('gain', 'bias', '_scale'))
+
+
+def test_a_parameter_without_a_row_is_an_error():
+  with pytest.raises(KeyError, match='blocks/attention/sink'):
+    distribution(tiny(), 'blocks/attention/sink', (8,))
+
+
+# Widths that all differ, and large enough that a standard deviation shows in one layer.
+SIZES = {
+  'vocab_size': 200, 'num_layers': 3, 'd_model': 48, 'num_heads': 4, 'num_kv_heads': 2, 'head_dim': 16, 'd_ff': 80,
+  'num_positions': 40, 'position': 'learned', 'use_bias': True, 'norm': 'layer', 'qk_norm': True,
+}  # fmt: skip
+FANS = {
+  'attention/query': (48, 64),
+  'attention/key': (48, 32),
+  'attention/value': (48, 32),
+  'attention/output': (64, 48),
+  'feed_forward/gate': (48, 80),
+  'feed_forward/up': (48, 80),
+  'feed_forward/down': (80, 48),
+}
+LAST = ('attention/output', 'feed_forward/down')
+DEEPNORM = ('attention/value', 'attention/output', 'feed_forward/gate', 'feed_forward/up', 'feed_forward/down')
+SCHEMES = {
+  'fan_in': lambda fan_in, fan_out: 1 / np.sqrt(fan_in),
+  'xavier': lambda fan_in, fan_out: np.sqrt(2 / (fan_in + fan_out)),
+  'gpt2': lambda fan_in, fan_out: 0.02,
+}
+
+
+def expected_deviations(scheme, depth, placement):
+  """The standard deviation of each drawn parameter, from DeepNorm's and GPT-2's papers and Glorot's rule by hand."""
+  deviations = {
+    'embedding/token': 0.02 if scheme == 'gpt2' else 1.0,
+    'embedding/position': 0.01 if scheme == 'gpt2' else 0.1,
+    'head/kernel': 0.02 if scheme == 'gpt2' else 1 / np.sqrt(48),
+  }
+  for name, fans in FANS.items():
+    scale = 1.0
+    if placement == 'deepnorm':
+      scale = 24**-0.25 if name in DEEPNORM else 1.0
+    elif depth and name in LAST:
+      scale = 1 / np.sqrt(6)
+    deviations[f'blocks/{name}/kernel'] = SCHEMES[scheme](*fans) * scale
+  return deviations
+
+
+@pytest.mark.parametrize('placement', ['pre', 'post', 'sandwich', 'deepnorm', 'none'])
+@pytest.mark.parametrize('depth', [True, False])
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_the_table_by_hand(scheme, depth, placement):
+  config = ModelConfig(init=scheme, init_depth_scale=depth, norm_placement=placement, **SIZES)
+  sources = {
+    path: distribution(config, path, leaf.shape[path.startswith('blocks/') :])
+    for path, leaf in by_path(param_shapes(config)).items()
+  }
+  drawn = {path: source.standard_deviation for path, source in sources.items() if isinstance(source, Normal)}
+  assert drawn == pytest.approx(expected_deviations(scheme, depth, placement), rel=1e-6)
+  for path, source in sources.items():
+    if path not in drawn:
+      assert source.value == (1.0 if path.endswith('gain') else 0.0)
+
+
+@pytest.mark.parametrize(
+  ('scheme', 'depth', 'placement'), [('fan_in', True, 'pre'), ('xavier', True, 'deepnorm'), ('gpt2', False, 'pre')]
+)
+def test_every_layer_has_the_standard_deviation_of_the_table(scheme, depth, placement):
+  config = ModelConfig(init=scheme, init_depth_scale=depth, norm_placement=placement, **SIZES)
+  params = by_path(quick_jit(functools.partial(init, config))(jax.random.key(0)))
+  expected = expected_deviations(scheme, depth, placement)
+  for path, leaf in params.items():
+    assert leaf.dtype == np.float32
+    for layer in leaf if path.startswith('blocks/') else leaf[None]:
+      values = np.asarray(layer, np.float64)
+      if path not in expected:
+        np.testing.assert_array_equal(values, 1.0 if path.endswith('gain') else 0.0)
+        continue
+      n, deviation = values.size, expected[path]
+      assert abs(values.std() / deviation - 1) < 4.5 / np.sqrt(2 * n), path
+      assert abs(values.mean() / deviation) < 4.5 / np.sqrt(n), path
+      within = (np.abs(values) < deviation).mean()  # 0.6827 of a normal distribution
+      assert abs(within - 0.6827) < 4.5 * np.sqrt(0.6827 * 0.3173 / n), path
+
+
+def square(**changes):
+  """A config whose kernels all have one shape, so that nothing but the path tells them apart."""
+  return ModelConfig(**({'vocab_size': 8, 'num_layers': 2, 'd_model': 8, 'd_ff': 8, 'num_heads': 2} | changes))
+
+
+def values(config, seed=0):
+  return {path: np.asarray(leaf) for path, leaf in by_path(init(config, jax.random.key(seed))).items()}
+
+
+VARIANTS = [
+  *[{'norm_placement': name} for name in ('post', 'sandwich', 'res_post', 'none')],
+  *[{'feed_forward': name} for name in ('relu', 'gelu', 'geglu', 'bilinear')],
+  {'num_heads': 1},
+  {'num_heads': 4},
+  {'norm': 'layer', 'use_bias': True, 'qk_norm': True, 'embedding_norm': True},
+  {'rezero': True},
+  {'parallel': True},
+  {'tie_embeddings': True},
+  {'position': 'learned', 'num_positions': 8},
+  {'remat': True, 'dtype': 'bfloat16', 'dropout': 0.1, 'attention_residual': 0.0},
+]
+
+
+def test_variants_start_from_the_same_numbers():
+  baseline = values(square())
+  for changes in VARIANTS:
+    variant = values(square(**changes))
+    shared = baseline.keys() & variant.keys()
+    assert len(shared) >= len(baseline) - 3
+    for path in shared:
+      np.testing.assert_array_equal(variant[path], baseline[path], err_msg=f'{changes} {path}')
+
+
+def test_deepnorm_starts_from_the_same_numbers_up_to_its_scale():
+  baseline, deepnorm = values(square(init_depth_scale=False)), values(square(norm_placement='deepnorm'))
+  for path in deepnorm.keys() & baseline.keys():
+    name = path.removeprefix('blocks/').removesuffix('/kernel')
+    np.testing.assert_allclose(deepnorm[path], baseline[path] * (0.5 if name in DEEPNORM else 1.0), rtol=1e-6)
+
+
+def test_a_deeper_model_starts_with_the_layers_of_a_shallower():
+  for depth in (False, True):
+    shallow, deep = (values(square(num_layers=layers, init_depth_scale=depth)) for layers in (2, 4))
+    for path, value in shallow.items():
+      first = deep[path][: len(value)]
+      if depth and path.removeprefix('blocks/').removesuffix('/kernel') in LAST:
+        np.testing.assert_allclose(first * np.sqrt(8), value * np.sqrt(4), rtol=1e-6, err_msg=path)
+      else:
+        np.testing.assert_array_equal(first, value, err_msg=path)
+
+
+def test_jit_changes_nothing():
+  config = square()  # its standard deviations are no powers of two, which would multiply without rounding
+  shapes = param_shapes(config)
+  some = {'head': shapes['head'], 'blocks': {'attention': {'output': shapes['blocks']['attention']['output']}}}
+  compiled = by_path(jax.jit(functools.partial(initial_values, config, some))(jax.random.key(0)))
+  assert len(compiled) == 2
+  for path, value in compiled.items():
+    np.testing.assert_array_equal(value, values(config)[path], err_msg=path)
+
+
+def test_paths_layers_and_seeds_differ():
+  drawn = []
+  for seed in (0, 1):
+    for path, value in values(square(init='gpt2', init_depth_scale=False), seed).items():
+      if not path.endswith('gain'):
+        deviation = 0.02
+        drawn += [np.round(layer / deviation, 3).tobytes() for layer in value.reshape(-1, 8, 8)]
+  assert len(drawn) == len(set(drawn)) == 2 * (2 * 7 + 2)
+
+
+def test_deepnorm_constant():
+  config = tiny(norm_placement='deepnorm', num_layers=12)
+  assert depth_scale(config, 'blocks/feed_forward/up/kernel') == pytest.approx(0.3195, abs=5e-5)
+  assert depth_scale(config, 'blocks/attention/query/kernel') == 1

@@ -1,0 +1,51 @@
+"""The README's commands are those that there are."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+import train
+from experiments import plan
+
+PROJECT = Path(train.__file__).parent
+README = (PROJECT / 'README.md').read_text('utf8')
+COMMANDS = re.findall(r'^python (train\.py .*)$', README, re.MULTILINE)
+
+
+def test_the_two_lines_stand_alone():
+  lines = [line for line in README.splitlines() if line.startswith('python3 -m venv')]
+  assert len(lines) == 2
+  assert lines[0].endswith('.venv/bin/python train.py')
+  assert lines[1].endswith('.venv/bin/python -m pytest')
+
+
+def test_there_are_commands_to_check():
+  assert len(COMMANDS) >= 6
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_a_command_of_the_readme_is_understood(command, monkeypatch, tmp_path):
+  monkeypatch.chdir(PROJECT)
+  with flagsaver.flagsaver():
+    assert len(train.parse_flags(shlex.split(command))) == 1
+    experiment, changes = train.asked_for()
+    scale = train.load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
+    assert plan.plan_runs(experiment, scale, changes, tmp_path)
+
+
+def test_the_variants_of_the_readme_are_those_of_the_config():
+  for names in re.findall(r'^\| `model\.norm_placement` \| (.*) \|$', README, re.MULTILINE):
+    assert re.findall(r'`(\w+)`', names) == list(flags.FLAGS['norm_placement'].parser.enum_values)
+  for names in re.findall(r'^\| `model\.feed_forward` \| (.*) \|$', README, re.MULTILINE):
+    assert set(re.findall(r'`(\w+)`', names)) == set(flags.FLAGS['feed_forward'].parser.enum_values)
+
+
+def test_every_direct_dependency_is_explained():
+  names = re.findall(r'^([\w-]+)', (PROJECT / 'requirements.in').read_text('utf8'), re.MULTILINE)
+  assert names
+  for name in names:
+    assert f'`{name}`' in README
