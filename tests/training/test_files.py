@@ -1,0 +1,103 @@
+import json
+import math
+import os
+import re
+
+import numpy as np
+import pytest
+
+from training import files
+from training.config import ConfigError
+
+
+def test_a_file_is_written_with_the_folders_it_needs(tmp_path):
+  path = tmp_path / 'a' / 'b' / 'file'
+  assert files.write_atomically(path, 'naïve ', b'\xff', np.array([1, 2], np.uint8)) == path
+  assert path.read_bytes() == b'na\xc3\xafve \xff\x01\x02'
+  assert path.stat().st_mode & 0o777 == 0o644
+  assert os.listdir(path.parent) == ['file']
+  files.write_atomically(path)
+  assert path.read_bytes() == b''
+
+
+@pytest.mark.parametrize('moment', ['while it is written', 'as it is put in place'])
+@pytest.mark.parametrize('error', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, moment, error):
+  path = tmp_path / 'file'
+  path.write_text('old')
+
+  def refuse(*args):
+    raise error
+
+  class Unwritable(str):
+    encode = refuse
+
+  parts = ['new']
+  if moment == 'while it is written':
+    parts.append(Unwritable('more'))
+  else:
+    monkeypatch.setattr(os, 'replace', refuse)
+  with pytest.raises(type(error)):
+    files.write_atomically(path, *parts)
+  assert path.read_text() == 'old'
+  assert os.listdir(tmp_path) == ['file']
+
+
+def test_until_it_is_whole_the_old_file_is_read(tmp_path):
+  path = tmp_path / 'file'
+  path.write_text('old')
+  seen = []
+
+  class Text(str):
+    def encode(self):
+      seen.append(path.read_text())
+      return super().encode()
+
+  files.write_atomically(path, Text('new'), Text('er'))
+  assert seen == ['old', 'old']
+  assert path.read_text() == 'newer'
+
+
+def test_json_comes_back_as_it_went(tmp_path):
+  value = {'status': 'completed', 'val_loss': 0.1 + 0.2, 'steps': 2**60, 'diverged_at': None, 'versions': {'jax': '1'}}
+  assert files.read_json(files.write_json(tmp_path / 'a.json', value)) == value
+  assert (tmp_path / 'a.json').read_text().endswith('}\n')
+
+
+@pytest.mark.parametrize('number', [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_no_json(tmp_path, number):
+  files.write_json(tmp_path / 'a.json', {'old': 1})
+  with pytest.raises(ValueError, match='not JSON compliant'):
+    files.write_json(tmp_path / 'a.json', {'new': [number]})
+  assert json.loads((tmp_path / 'a.json').read_text()) == {'old': 1}
+  assert os.listdir(tmp_path) == ['a.json']
+
+
+def test_a_file_that_is_not_there_is_none(tmp_path):
+  assert files.read_json(tmp_path / 'a.json') is None
+  (tmp_path / 'file').touch()
+  assert files.read_json(tmp_path / 'file' / 'a.json') is None
+
+
+@pytest.mark.parametrize(
+  ('content', 'message'),
+  [
+    (b'{"a": 1', r'a\.json is damaged \(.*delimiter.*\): delete '),
+    (b'', r'a\.json is damaged \(.*\): delete '),
+    (b'\xff\xfe', r'a\.json is damaged \(.*decode.*\): delete '),
+    (b'[1]', r'a\.json is damaged \(not a JSON object\): delete '),
+    (b'null', r'a\.json is damaged \(not a JSON object\): delete '),
+  ],
+)
+def test_a_damaged_file_is_named_with_the_way_out(tmp_path, content, message):
+  (tmp_path / 'a.json').write_bytes(content)
+  with pytest.raises(ConfigError, match=message) as error:
+    files.read_json(tmp_path / 'a.json')
+  assert str(error.value).endswith(f'delete {tmp_path} and run again')
+  assert '\n' not in str(error.value)
+
+
+def test_a_folder_in_its_place_is_named(tmp_path):
+  (tmp_path / 'a.json').mkdir()
+  with pytest.raises(ConfigError, match=rf'^{re.escape(str(tmp_path))}/a\.json cannot be read: Is a directory$'):
+    files.read_json(tmp_path / 'a.json')

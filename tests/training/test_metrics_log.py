@@ -1,0 +1,132 @@
+import json
+import math
+import struct
+from pathlib import Path
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from training.metrics_log import MetricsLog, read_metrics
+
+ROWS = {step: {'train/loss': 5 / step, 'grad_norm/global': 2.0**-step} for step in (1, 5, 10, 15)}
+
+
+def write(directory: Path, rows: dict, last_step: int = 0) -> None:
+  with MetricsLog(directory, last_step) as log:
+    for step, row in rows.items():
+      log.write(step, row)
+
+
+def lines(directory: Path) -> list[dict]:
+  """metrics.jsonl, by a strict reader."""
+
+  def refuse(constant):
+    raise ValueError(f'{constant} is no JSON')
+
+  text = (directory / 'metrics.jsonl').read_text('utf8')
+  assert text == '' or text.endswith('\n')
+  return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def events(directory: Path) -> list[tuple[int, str, float]]:
+  """All (step, name, value) in the event files: records of a length, its checksum, the event and its checksum."""
+  found = []
+  for path in sorted((directory / 'tensorboard').iterdir()):
+    assert path.name.startswith('events.out.tfevents.')
+    content, place = path.read_bytes(), 0
+    while place < len(content):
+      (length,) = struct.unpack_from('<Q', content, place)
+      event = Event.FromString(content[place + 12 : place + 12 + length])
+      found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+      place += 12 + length + 4
+    assert place == len(content)
+  return found
+
+
+def expected_events(rows: dict) -> list[tuple[int, str, float]]:
+  return [
+    (step, name, struct.unpack('f', struct.pack('f', value))[0])
+    for step, row in rows.items()
+    for name, value in row.items()
+  ]
+
+
+def test_one_object_a_step_its_step_first(tmp_path):
+  write(tmp_path, ROWS)
+  assert lines(tmp_path) == [{'step': step} | row for step, row in ROWS.items()]
+  assert [next(iter(row)) for row in lines(tmp_path)] == ['step'] * 4
+  assert (tmp_path / 'metrics.jsonl').read_text().count('\n') == 4
+
+
+def test_the_event_files_hold_the_same(tmp_path):
+  write(tmp_path, ROWS)
+  assert events(tmp_path) == expected_events(ROWS)
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path):
+  row = {'a': math.nan, 'b': math.inf, 'c': -math.inf, 'd': 1.5}
+  write(tmp_path, {3: row})
+  assert lines(tmp_path) == [{'step': 3, 'a': None, 'b': None, 'c': None, 'd': 1.5}]
+  write(tmp_path, {}, last_step=3)
+  assert lines(tmp_path) == [{'step': 3, 'a': None, 'b': None, 'c': None, 'd': 1.5}]
+  found = events(tmp_path)
+  assert [(step, name) for step, name, _ in found] == [(3, 'a'), (3, 'b'), (3, 'c'), (3, 'd')]
+  assert [math.isnan(value) for *_, value in found] == [True, True, True, False]
+
+
+def test_a_line_is_in_the_file_when_write_returns(tmp_path):
+  with MetricsLog(tmp_path, 0) as log:
+    for count, (step, row) in enumerate(ROWS.items(), 1):
+      log.write(step, row)
+      assert len(lines(tmp_path)) == count
+
+
+@pytest.mark.parametrize('last_step', [0, 1, 4, 5, 9, 14, 15, 99])
+def test_reopened_it_holds_the_steps_that_were_done(tmp_path, last_step):
+  write(tmp_path, ROWS)
+  (written,) = (tmp_path / 'tensorboard').iterdir()
+  written.rename(written.with_name('events.out.tfevents.1.earlier'))  # its name has the second it was made in
+  kept = {step: row for step, row in ROWS.items() if step <= last_step}
+  added = {last_step + 1: {'train/loss': 0.5}, last_step + 7: {'train/loss': 0.25, 'validation/loss': 0.125}}
+  write(tmp_path, added, last_step)
+  assert lines(tmp_path) == [{'step': step} | row for step, row in (kept | added).items()]
+  assert events(tmp_path) == expected_events(kept | added)
+
+
+def test_reopened_to_nothing_it_is_empty(tmp_path):
+  write(tmp_path, ROWS)
+  write(tmp_path, {}, last_step=0)
+  assert lines(tmp_path) == events(tmp_path) == []
+
+
+@pytest.mark.parametrize('cut', [1, 2, 20])
+def test_a_line_cut_short_is_dropped(tmp_path, cut):
+  write(tmp_path, ROWS)
+  path = tmp_path / 'metrics.jsonl'
+  path.write_bytes(path.read_bytes()[:-cut])
+  assert [row['step'] for row in read_metrics(path, 99)] == [1, 5, 10]
+  write(tmp_path, {15: ROWS[15]}, last_step=99)
+  assert lines(tmp_path) == [{'step': step} | row for step, row in ROWS.items()]
+  assert events(tmp_path) == expected_events(ROWS)
+
+
+def test_what_is_kept_is_kept_to_the_byte(tmp_path):
+  write(tmp_path, ROWS | {20: {'a': 0.1 + 0.2, 'b': 1e-300, 'c': math.nan, 'd': 123456789.0}})
+  before = (tmp_path / 'metrics.jsonl').read_bytes()
+  write(tmp_path, {}, last_step=20)
+  assert (tmp_path / 'metrics.jsonl').read_bytes() == before
+
+
+def test_an_error_closes_it_with_what_was_written(tmp_path):
+  def fail():
+    with MetricsLog(tmp_path, 0) as log:
+      log.write(1, ROWS[1])
+      raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    fail()
+  assert events(tmp_path) == expected_events({1: ROWS[1]})
+
+
+def test_there_are_no_rows_where_there_is_no_file(tmp_path):
+  assert read_metrics(tmp_path / 'metrics.jsonl', 99) == []

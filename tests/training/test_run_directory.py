@@ -1,0 +1,129 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from training import run_directory
+from training.config import Config, ConfigError
+
+NOT_OF_IT = [
+  'run.log_every', 'run.evaluations', 'run.evaluation_batches', 'run.checkpoint_every', 'run.keep_checkpoints',
+  'inspect.level',
+]  # fmt: skip
+OTHER = Config().replace({
+  'model.num_layers': 6, 'model.norm_placement': 'post', 'data.seed': 1, 'optimizer.learning_rate': 1e-3,
+  'run.steps': 100, 'run.on_nonfinite': 'skip', 'run.log_every': 5,
+})  # fmt: skip
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+  """A run's directory as the experiments lay it out; not made yet."""
+  return tmp_path / 'runs' / 'block' / 'baseline' / 'seed_0'
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+  return {str(path): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+def test_a_run_is_all_but_what_is_looked_at():
+  flat = Config().to_flat()
+  assert run_directory.identity(Config()) == {path: value for path, value in flat.items() if path not in NOT_OF_IT}
+  assert set(NOT_OF_IT) < set(flat)
+
+
+def test_prepare_writes_the_config(directory):
+  run_directory.prepare(directory, OTHER)
+  assert Config.from_flat(json.loads((directory / 'config.json').read_text())) == OTHER
+  assert os.listdir(directory) == ['config.json']
+
+
+def test_check_writes_nothing(directory, tmp_path):
+  run_directory.check(directory, Config())
+  assert os.listdir(tmp_path) == []
+
+
+def test_the_same_run_may_go_on_looking_at_other_things(directory):
+  run_directory.prepare(directory, Config())
+  looking = {'run.log_every': 7, 'run.evaluations': 3, 'run.evaluation_batches': 1, 'run.checkpoint_every': 9}
+  looking |= {'run.keep_checkpoints': 5, 'inspect.level': 'off'}
+  assert set(looking) == set(NOT_OF_IT)
+  changed = Config().replace(looking)
+  run_directory.check(directory, changed)
+  run_directory.prepare(directory, changed)
+  assert json.loads((directory / 'config.json').read_text()) == changed.to_flat()
+
+
+def test_another_run_is_refused_with_what_differs(directory):
+  run_directory.prepare(directory, Config())
+  before = content_of(directory)
+  changed = Config().replace({'optimizer.learning_rate': 1e-3, 'model.norm_placement': 'post', 'run.log_every': 3})
+  for use in (run_directory.check, run_directory.prepare):
+    with pytest.raises(ConfigError) as error:
+      use(directory, changed)
+    assert str(error.value) == (
+      f"{directory} holds another run (model.norm_placement is 'pre' there, 'post' here; "
+      f'optimizer.learning_rate is 0.004 there, 0.001 here): start this one with --workdir={directory.parents[2]}_2'
+    )
+  assert content_of(directory) == before
+
+
+@pytest.mark.parametrize(
+  'path', [path for path in Config().to_flat() if path not in NOT_OF_IT and path.startswith('run.')]
+)
+def test_each_field_of_the_run_that_counts_is_compared(directory, path):
+  run_directory.prepare(directory, Config())
+  other = {'run.steps': 301, 'run.batch_size': 17, 'run.init_seed': 1, 'run.on_nonfinite': 'skip'}[path]
+  with pytest.raises(ConfigError, match=rf'\({path} is {Config().to_flat()[path]!r} there, {other!r} here\)'):
+    run_directory.check(directory, Config().replace({path: other}))
+
+
+def test_five_differences_are_shown_and_the_rest_counted(directory):
+  run_directory.prepare(directory, Config())
+  with pytest.raises(ConfigError) as error:
+    run_directory.check(directory, OTHER)
+  assert str(error.value).count(' there, ') == 5
+  assert '; and 1 more): ' in str(error.value)
+
+
+def test_a_field_that_the_stored_config_lacks_differs(directory):
+  run_directory.prepare(directory, Config())
+  flat = Config().to_flat()
+  del flat['model.remat']
+  (directory / 'config.json').write_text(json.dumps(flat))
+  with pytest.raises(ConfigError, match=r'model\.remat is None there, False here'):
+    run_directory.check(directory, Config())
+
+
+@pytest.mark.parametrize('place', ['runs', 'runs/block', 'runs/block/baseline/seed_0'])
+def test_a_file_in_the_way_is_named(directory, tmp_path, place):
+  (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+  (tmp_path / place).write_text('mine')
+  with pytest.raises(ConfigError) as error:
+    run_directory.prepare(directory, Config())
+  assert str(error.value) == (
+    f'{tmp_path / place} is a file, and a folder is needed there: move it, or choose another --workdir'
+  )
+  assert content_of(tmp_path) == {str(tmp_path / place): b'mine'}
+
+
+def test_a_damaged_config_is_not_written_over(directory):
+  directory.mkdir(parents=True)
+  (directory / 'config.json').write_text('{"model')
+  with pytest.raises(ConfigError, match=r'config\.json is damaged .*: delete .*seed_0 and run again$'):
+    run_directory.prepare(directory, Config())
+  assert (directory / 'config.json').read_text() == '{"model'
+
+
+def test_a_result_is_read_once_there_is_one(directory):
+  assert run_directory.read_result(directory) is None
+  run_directory.prepare(directory, Config())
+  assert run_directory.read_result(directory) is None
+  (directory / 'result.json').write_text('{"status": "completed"}')
+  assert run_directory.read_result(directory) == {'status': 'completed'}
+
+
+def test_the_workdir_of_a_run():
+  assert run_directory.workdir_of(Path('runs/block/baseline/seed_0')) == Path('runs')
+  assert run_directory.workdir_of(Path('alone')) == Path('alone')

@@ -1,0 +1,217 @@
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.config import ModelConfig
+from training.config import (
+  Config,
+  ConfigError,
+  DataConfig,
+  InspectConfig,
+  OptimizerConfig,
+  RunConfig,
+  known_paths,
+  nearest_name,
+)
+
+REFUSED = [
+  ({'data.task': 'kvj'}, "data.task='kvj': must be one of kjv, files, copy, associative_recall"),
+  ({'data.sequence_length': 0}, 'data.sequence_length=0: must be at least 1'),
+  ({'data.sequence_length': 64.0}, 'data.sequence_length=64.0: must be int, not float'),
+  ({'data.seed': -1}, 'data.seed=-1: must be at least 0'),
+  ({'data.seed': True}, 'data.seed=True: must be int, not bool'),
+  ({'data.paths': None, 'data.task': 'files'}, 'data.paths=None: must be str, not NoneType'),
+  ({'data.task': 'files'}, "data.task=files needs data.paths, as in --config.data.paths='books/*.txt'"),
+  ({'data.paths': 'a.txt'}, 'data.paths is read only with data.task=files, not kjv'),
+  ({'data.task': 'copy', 'data.paths': 'a.txt'}, 'data.paths is read only with data.task=files, not copy'),
+  (
+    {'data.task': 'associative_recall', 'data.tokenizer': 't.json'},
+    'data.tokenizer does nothing with data.task=associative_recall, which makes its own tokens',
+  ),
+  ({'optimizer.name': 'adam'}, "optimizer.name='adam': must be one of adamw, sgd, lion, muon"),
+  ({'optimizer.schedule': 'cos'}, "optimizer.schedule='cos': must be one of cosine, linear, constant"),
+  ({'optimizer.learning_rate': 0}, 'optimizer.learning_rate=0.0: must be above 0'),
+  ({'optimizer.learning_rate': -1e-3}, 'optimizer.learning_rate=-0.001: must be above 0'),
+  ({'optimizer.learning_rate': math.nan}, 'optimizer.learning_rate=nan: must be a finite number'),
+  ({'optimizer.learning_rate': math.inf}, 'optimizer.learning_rate=inf: must be a finite number'),
+  ({'optimizer.learning_rate': '1e-3'}, "optimizer.learning_rate='1e-3': must be float, not str"),
+  ({'optimizer.learning_rate': True}, 'optimizer.learning_rate=True: must be float, not bool'),
+  ({'optimizer.epsilon': 0.0}, 'optimizer.epsilon=0.0: must be above 0'),
+  ({'optimizer.warmup_steps': -1}, 'optimizer.warmup_steps=-1: must be at least 0'),
+  ({'optimizer.weight_decay': -0.1}, 'optimizer.weight_decay=-0.1: must be at least 0'),
+  ({'optimizer.weight_decay': -math.inf}, 'optimizer.weight_decay=-inf: must be a finite number'),
+  ({'optimizer.clip': -1.0}, 'optimizer.clip=-1.0: must be at least 0'),
+  ({'optimizer.final_fraction': -0.1}, 'optimizer.final_fraction=-0.1: must be at least 0'),
+  ({'optimizer.beta1': 1.0}, 'optimizer.beta1=1.0: must be at least 0 and below 1'),
+  ({'optimizer.beta1': -0.1}, 'optimizer.beta1=-0.1: must be at least 0 and below 1'),
+  ({'optimizer.beta2': 1}, 'optimizer.beta2=1.0: must be at least 0 and below 1'),
+  ({'run.steps': 0}, 'run.steps=0: must be at least 1'),
+  ({'run.batch_size': 0}, 'run.batch_size=0: must be at least 1'),
+  ({'run.init_seed': -1}, 'run.init_seed=-1: must be at least 0'),
+  ({'run.init_seed': 2**32}, 'run.init_seed=4294967296: must be below 4294967296'),
+  ({'run.on_nonfinite': 'raise'}, "run.on_nonfinite='raise': must be one of stop, skip"),
+  ({'run.log_every': -1}, 'run.log_every=-1: must be at least 0'),
+  ({'run.evaluations': 0}, 'run.evaluations=0: must be at least 1'),
+  ({'run.evaluation_batches': 0}, 'run.evaluation_batches=0: must be at least 1'),
+  ({'run.checkpoint_every': -1}, 'run.checkpoint_every=-1: must be at least 0'),
+  ({'run.keep_checkpoints': 0}, 'run.keep_checkpoints=0: must be at least 1'),
+  ({'inspect.level': 'all'}, "inspect.level='all': must be one of off, norms"),
+  ({'model.num_layers': 0}, 'model.num_layers=0: must be at least 1'),
+  (
+    {'model.position': 'learned', 'model.num_positions': 32},
+    'data.sequence_length=64 is longer than the learned position table: '
+    'set model.num_positions=64, or shorten the sequence to 32',
+  ),
+  (
+    {'run.steps': 20},
+    'optimizer.warmup_steps=20 leaves no step for the cosine schedule: make it smaller than run.steps=20',
+  ),
+  (
+    {'run.steps': 5, 'optimizer.schedule': 'linear', 'optimizer.warmup_steps': 7},
+    'optimizer.warmup_steps=7 leaves no step for the linear schedule: make it smaller than run.steps=5',
+  ),
+]
+
+
+@pytest.mark.parametrize(('changes', 'message'), REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(changes, message):
+  with pytest.raises(ConfigError) as error:
+    Config.from_flat(changes)
+  assert str(error.value) == message
+  with pytest.raises(ConfigError) as error:
+    Config().replace(changes)
+  assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'run.steps': 21},
+    {'run.steps': 1, 'optimizer.warmup_steps': 0},
+    {'run.steps': 5, 'optimizer.schedule': 'constant', 'optimizer.warmup_steps': 7},
+    {'model.position': 'learned', 'data.sequence_length': 64},
+    {'data.sequence_length': 1000},
+    {'data.task': 'files', 'data.paths': 'a.txt', 'data.tokenizer': 't.json'},
+    {'optimizer.beta1': 0.0, 'optimizer.beta2': 0.0, 'optimizer.clip': 0.0, 'optimizer.weight_decay': 0.0},
+    {'run.init_seed': 2**32 - 1, 'data.seed': 2**70},
+  ],
+)
+def test_what_lies_just_inside_the_bounds_is_accepted(changes):
+  flat = Config.from_flat(changes).to_flat()
+  assert {path: flat[path] for path in changes} == changes
+
+
+def test_an_integer_will_do_for_a_float():
+  config = OptimizerConfig(learning_rate=1, weight_decay=0)
+  assert [type(value) for value in (config.learning_rate, config.weight_decay)] == [float, float]
+  assert config == OptimizerConfig(learning_rate=1.0, weight_decay=0.0)
+  assert hash(config) == hash(OptimizerConfig(learning_rate=1.0, weight_decay=0.0))
+  assert json.dumps(config.learning_rate) == '1.0'
+
+
+def test_a_config_cannot_be_changed():
+  for section in (Config(), ModelConfig(), DataConfig(), OptimizerConfig(), RunConfig(), InspectConfig()):
+    name = dataclasses.fields(section)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+      setattr(section, name, getattr(section, name))
+
+
+CHANGES = st.fixed_dictionaries(
+  {},
+  optional={
+    'model.num_layers': st.integers(1, 48),
+    'model.norm': st.sampled_from(['rms', 'layer']),
+    'model.dropout': st.floats(0, 0.9),
+    'model.use_bias': st.booleans(),
+    'data.task': st.sampled_from(['kjv', 'copy', 'associative_recall']),
+    'data.text_field': st.text(),
+    'data.sequence_length': st.integers(1, 10**6),
+    'data.seed': st.integers(0, 2**80),
+    'optimizer.name': st.sampled_from(['adamw', 'sgd', 'lion', 'muon']),
+    'optimizer.learning_rate': st.floats(1e-300, 1e300),
+    'optimizer.warmup_steps': st.integers(0, 99),
+    'optimizer.beta1': st.floats(0, 1, exclude_max=True),
+    'run.steps': st.integers(100, 10**9),
+    'run.init_seed': st.integers(0, 2**32 - 1),
+    'run.on_nonfinite': st.sampled_from(['stop', 'skip']),
+    'inspect.level': st.sampled_from(['off', 'norms']),
+  },
+)
+
+
+@given(CHANGES, CHANGES)
+def test_flat_dicts_and_configs_are_the_same_thing(changes, more):
+  config = Config.from_flat(changes)
+  flat = config.to_flat()
+  for path, value in flat.items():
+    section, field = path.split('.')
+    assert getattr(getattr(config, section), field) is value
+    assert value == changes.get(path, getattr(getattr(Config(), section), field))
+  assert set(changes) <= set(flat) == set(known_paths())
+  assert Config.from_flat(flat) == config == Config().replace(changes) == config.replace({})
+  assert Config.from_flat(json.loads(json.dumps(flat))) == config
+  assert config.replace(more) == Config.from_flat(changes | more)
+  assert config.to_flat() == flat
+
+
+def test_the_paths_are_those_of_the_sections():
+  sections = {'model': ModelConfig, 'data': DataConfig, 'optimizer': OptimizerConfig, 'run': RunConfig}
+  sections['inspect'] = InspectConfig
+  expected = [f'{name}.{field}' for name, section in sections.items() for field in section.__dataclass_fields__]
+  assert list(known_paths()) == expected
+  assert list(Config().to_flat()) == expected
+
+
+@pytest.mark.parametrize(
+  ('name', 'hint'),
+  [
+    ('model.num_layer', "did you mean 'model.num_layers'?"),
+    ('modl.norm_placement', "did you mean 'model.norm_placement'?"),
+    ('batch_size', "did you mean 'run.batch_size'?"),
+    ('clip', "did you mean 'optimizer.clip'?"),  # its last part alone
+    ('model', "did you mean 'model."),
+  ],
+)
+def test_an_unknown_key_is_told_the_nearest(name, hint):
+  for make in (Config.from_flat, Config().replace):
+    with pytest.raises(ConfigError) as error:
+      make({'run.steps': 100, name: 1})
+    assert str(error.value).startswith(f'unknown config key {name!r}: {hint}')
+
+
+def test_a_name_like_no_other_is_told_what_there_is():
+  assert nearest_name('qqq', ['relu', 'post']) == ': there are post, relu'
+  assert nearest_name('qqq', map(str, range(100, 130))) == ''  # too many to tell
+  assert nearest_name('qqq', []) == ''
+  with pytest.raises(ConfigError, match=r"^unknown config key 'qqq'$"):
+    Config().replace({'qqq': 1})
+
+
+@given(st.integers(1, 3000), st.integers(1, 100))
+def test_evaluations_lie_at_equal_intervals_and_end_with_the_last_step(steps, evaluations):
+  chosen = RunConfig(steps=steps, evaluations=evaluations).evaluation_steps()
+  gaps = {after - before for before, after in zip([0, *chosen], chosen, strict=False)}
+  assert len(chosen) == min(steps, evaluations)
+  assert chosen[-1] == steps
+  assert min(gaps) >= 1
+  assert max(gaps) - min(gaps) <= 1
+
+
+def test_twenty_evaluations_of_three_hundred_steps():
+  assert RunConfig().evaluation_steps() == list(range(15, 301, 15))
+  assert RunConfig(steps=7, evaluations=3).evaluation_steps() == [3, 5, 7]
+
+
+@pytest.mark.parametrize(
+  ('steps', 'log_interval', 'checkpoint_interval'),
+  [(1, 1, 1), (3, 1, 1), (5, 1, 2), (10, 1, 3), (59, 1, 15), (60, 2, 15), (300, 10, 75), (301, 10, 76)],
+)
+def test_intervals_follow_the_number_of_steps(steps, log_interval, checkpoint_interval):
+  run = RunConfig(steps=steps)
+  assert (run.log_interval, run.checkpoint_interval) == (log_interval, checkpoint_interval)
+  given_ones = RunConfig(steps=steps, log_every=7, checkpoint_every=11)
+  assert (given_ones.log_interval, given_ones.checkpoint_interval) == (7, 11)
