@@ -25,7 +25,7 @@ from configs.flags import config_changes, define_config_flags, load_config
 from experiments import plan, registry
 from experiments.experiment import Changes, Experiment
 from model.config import FeedForward, NormPlacement
-from training.config import ConfigError
+from training.config import ConfigError, nearest_name
 
 PROJECT = Path(__file__).parent
 
@@ -116,11 +116,13 @@ def parse_flags(argv: list[str]) -> list[str]:
   """Parses the command line; a mistake in it is one line, not a traceback."""
   try:
     return flags.FLAGS(argv)
+  except flags.UnrecognizedFlagError as error:
+    raise SystemExit(refuse(f'unknown flag --{error.flagname}{nearest_name(error.flagname, flags.FLAGS)}')) from None
   except flags.Error as error:
     raise SystemExit(refuse(error)) from None
 
 
-def refuse(error: Exception) -> int:
+def refuse(error: Exception | str) -> int:
   """Says what is wrong with what was asked for, in one line, and returns the exit code for it."""
   print(f'train.py: {" ".join(str(error).split())}', file=sys.stderr)
   return 2

@@ -32,8 +32,10 @@ def run_main(*arguments: str) -> int:
   [
     (['--experiment=blok'], "unknown experiment 'blok': did you mean 'block'?"),
     (['--variants=rellu'], "unknown variant of block 'rellu': did you mean 'relu'?"),
-    (['--variantz=relu'], 'variantz'),
-    (['--config.model.num_layer=3'], 'Did you mean: config.model.num_layers'),
+    (['--variantz=relu'], "unknown flag --variantz: did you mean 'variants'?"),
+    (['--config.num_layers=3'], "did you mean 'config.model.num_layers'?"),
+    (['--confg=configs/small.py'], "did you mean 'config'?"),
+    (['--config.model.num_layer=3'], "did you mean 'config.model.num_layers'?"),
     (['--config.model.num_layers=many'], 'num_layers=many'),
     (['--config.model.num_layers=0'], 'model.num_layers=0: must be at least 1'),
     (['--config.model.num_layers=-1'], 'model.num_layers=-1: must be at least 1'),

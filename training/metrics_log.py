@@ -10,6 +10,7 @@ from typing import Any
 from tensorboardX import FileWriter
 from tensorboardX.proto.summary_pb2 import Summary
 
+from training.config import ConfigError
 from training.files import write_atomically
 
 
@@ -54,13 +55,20 @@ class MetricsLog:
 
 
 def read_metrics(path: Path, last_step: int) -> list[dict[str, Any]]:
-  """The rows of a metrics.jsonl up to last_step; a last line cut short by a kill is left out."""
+  """The rows of a metrics.jsonl up to last_step; a last line cut short by a kill is left out.
+
+  Raises:
+    ConfigError: if a line before the last is no row.
+  """
   rows: list[dict[str, Any]] = []
   if path.exists():
-    for line in path.read_text('utf8').splitlines(keepends=True):
+    for number, line in enumerate(path.read_text('utf8', errors='replace').splitlines(keepends=True), 1):
       if not line.endswith('\n'):
         break
-      row = json.loads(line)
+      try:
+        row = json.loads(line)
+      except ValueError:
+        raise ConfigError(f'{path}, line {number} is damaged: delete {path.parent} and run again') from None
       if row['step'] > last_step:
         break
       rows.append(row)

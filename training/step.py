@@ -64,7 +64,7 @@ def weighted_loss(config: Config, params, batch: Batch, taps, dropout_key=None):
 def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dict[str, Any]]]:
   """A step: (state, batch) -> (state, metrics). Pure; jit it with the state donated.
 
-  A step whose loss or gradient is not finite keeps the old parameters and optimizer state, and counts. Once there are
+  A step whose loss, gradient or update is not finite keeps the old parameters and optimizer state, and counts. Once there are
   so many in a row that the run has diverged, nothing moves any more, whoever goes on calling.
 
   The metrics are device arrays. `scalars`: the loss in nats, the learning rate, the global norms of the gradient
@@ -87,9 +87,10 @@ def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dic
     (loss, (scored, stream_rms)), gradients = jax.value_and_grad(loss_of, arguments, has_aux=True)(state.params, taps)
     gradient, tap_gradient = gradients if inspected else (gradients, None)
     norm = optax.tree.norm(gradient)
-    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    applied = finite & ~has_diverged(config, state.nonfinite_in_a_row)
     updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+    update_norm = optax.tree.norm(updates)
+    finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(update_norm)
+    applied = finite & ~has_diverged(config, state.nonfinite_in_a_row)
     params = optax.apply_updates(state.params, updates)
     new_state = State(
       step=state.step + 1,
@@ -105,7 +106,7 @@ def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dic
         'learning_rate': schedule(state.optimizer[-1].count),
         'grad_norm/global': norm,
         'grad_norm/clipped': jnp.minimum(norm, config.optimizer.clip) if config.optimizer.clip else norm,
-        'update_norm/global': optax.tree.norm(updates),
+        'update_norm/global': update_norm,
         'param_norm/global': optax.tree.norm(state.params),
       }
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from training.config import ConfigError
 from training.metrics_log import MetricsLog, read_metrics
 
 ROWS = {step: {'train/loss': 5 / step, 'grad_norm/global': 2.0**-step} for step in (1, 5, 10, 15)}
@@ -130,3 +131,10 @@ def test_an_error_closes_it_with_what_was_written(tmp_path):
 
 def test_there_are_no_rows_where_there_is_no_file(tmp_path):
   assert read_metrics(tmp_path / 'metrics.jsonl', 99) == []
+
+
+def test_a_damaged_line_is_named(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  path.write_bytes(b'{"step": 1}\n{"step": \xff}\n{"step": 3}\n')
+  with pytest.raises(ConfigError, match=r'metrics\.jsonl, line 2 is damaged'):
+    read_metrics(path, last_step=3)

@@ -392,3 +392,14 @@ def test_one_compilation_serves_every_step_and_seed():
     run(CONFIG, compiled_init(CONFIG)(np.uint32(seed)), [batch_of(0), batch_of(1)])
   assert compiled_step(SKIP)._cache_size() == compiled_step(CONFIG)._cache_size() == 1
   assert compiled_init(CONFIG)._cache_size() == 1
+
+
+def test_an_update_too_large_for_a_float_never_reaches_the_parameters():
+  config = CONFIG.replace({'optimizer.learning_rate': 3e38, 'optimizer.warmup_steps': 0, 'optimizer.weight_decay': 1e3})
+  before = state_of(config)
+  after, (metrics,) = run(config, before, [batch_of(0)])
+  assert math.isfinite(metrics['scalars']['train/loss'])
+  assert math.isfinite(metrics['scalars']['grad_norm/global'])
+  assert not math.isfinite(metrics['scalars']['update_norm/global'])
+  assert same_bits(after.params, before.params)
+  assert int(after.nonfinite_in_a_row) == 1
