@@ -9,7 +9,8 @@ from training.step import State
 
 # Folders are made before a save goes on in the background: where one cannot be made, orbax's threads would wait for it
 # for 20 minutes, and the process could not end.
-_CONTEXT = ocp.Context(async_options=ocp.options.AsyncOptions(create_directories_asynchronously=False))
+_CONTEXT = ocp.Context()
+_CONTEXT.asynchronous.create_directories_asynchronously = False
 _SAVE_WHEN_ASKED = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
 
 

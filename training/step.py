@@ -64,8 +64,8 @@ def weighted_loss(config: Config, params, batch: Batch, taps, dropout_key=None):
 def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dict[str, Any]]]:
   """A step: (state, batch) -> (state, metrics). Pure; jit it with the state donated.
 
-  A step whose loss, gradient or update is not finite keeps the old parameters and optimizer state, and counts. Once there are
-  so many in a row that the run has diverged, nothing moves any more, whoever goes on calling.
+  A step whose loss, gradient or update is not finite keeps the old parameters and optimizer state, and counts. Once
+  there are so many in a row that the run has diverged, nothing moves any more, whoever goes on calling.
 
   The metrics are device arrays. `scalars`: the loss in nats, the learning rate, the global norms of the gradient
   (before and after clipping), the update and the parameters, and nonfinite_in_a_row. With config.inspect.level

@@ -1,6 +1,8 @@
 import gc
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -192,3 +194,22 @@ def test_a_state_of_another_shape_is_refused(tmp_path, changes):
     with pytest.raises(Exception, match='state'):
       checkpoints.restore(1, other)
   gc.collect()
+
+
+@pytest.mark.slow
+def test_a_failed_save_does_not_keep_the_process(tmp_path):
+  """Orbax's threads would wait 20 minutes for a folder that nobody makes."""
+  program = f"""
+import shutil, pathlib, jax.numpy as jnp
+from training.checkpoint import Checkpoints
+from training.step import State
+folder = pathlib.Path({str(tmp_path / 'checkpoints')!r})
+with Checkpoints(folder, keep=1) as checkpoints:
+  shutil.rmtree(folder)
+  folder.write_text('a file in its place')
+  checkpoints.save(State(jnp.int32(1), {{'a': jnp.ones(3)}}, (), jnp.uint32(0), jnp.int32(0)))
+"""
+  ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=60)
+  assert ended.returncode == 1
+  assert 'checkpoints' in ended.stderr
+  assert 'deprecated' not in ended.stderr
