@@ -1,5 +1,6 @@
 import io
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -134,4 +135,4 @@ def test_a_folder_of_the_users_cannot_stand_in_for_ours(tmp_path, monkeypatch):
   (tmp_path / 'training' / '__init__.py').write_text('raise RuntimeError')
   monkeypatch.chdir(tmp_path)
   command = [sys.executable, '-P', '-c', 'import training.files']
-  assert os.spawnve(os.P_WAIT, sys.executable, command, os.environ | {'PYTHONPATH': str(sweep.PROJECT)}) == 0
+  subprocess.run(command, env=os.environ | {'PYTHONPATH': str(sweep.PROJECT)}, check=True)
