@@ -36,7 +36,7 @@ SEEDS = flags.DEFINE_list('seeds', [], 'Seeds of initial values and data order. 
 WORKDIR = flags.DEFINE_string('workdir', 'runs', 'Where the results go: <workdir>/<experiment>/<variant>/seed_<k>.')
 WORKERS = flags.DEFINE_integer(
   'workers', 0, 'Runs at a time. Default: one a core, each run on one core (the numbers do not depend on how many); '
-  'one a GPU on a GPU host. A single run has the whole machine.', lower_bound=0,
+  'one a GPU on a GPU host. A single run has every core, or one GPU.', lower_bound=0,
 )  # fmt: skip
 NAME = flags.DEFINE_string('name', '', 'The name of a run outside the experiments. Default: what was changed.')
 SWEEP = flags.DEFINE_string(
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
   experiment, changes = asked_for()
   scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
   chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
-  runs = plan.plan_runs(chosen, scale, changes, Path(WORKDIR.value))
+  runs = plan.plan_runs(chosen, scale, changes, Path(WORKDIR.value).expanduser())
   from experiments.conduct import conduct  # here, since what trains and draws takes seconds to import
 
   return conduct(experiment, runs, WORKERS.value, console, shlex.join(['python', *sys.argv]))

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -14,6 +15,7 @@ from experiments.plan import Run, check_directories
 from training.data import Data, load_for
 from training.files import write_json
 from training.ngrams import yardsticks
+from training.run_directory import check_text
 
 
 def conduct(experiment: Experiment, runs: Sequence[Run], workers: int, console: Console, command: str) -> int:
@@ -33,7 +35,7 @@ def conduct(experiment: Experiment, runs: Sequence[Run], workers: int, console: 
     ConfigError: before anything is compiled or written, if a run cannot be.
   """
   check_directories(runs)
-  data = _check_data(runs)
+  data = _load_data(runs)
   directory = runs[0].directory.parent.parent
   todo = sweep.unfinished(runs)
   failed: list[Run] = []
@@ -42,22 +44,26 @@ def conduct(experiment: Experiment, runs: Sequence[Run], workers: int, console: 
     places = machine.worker_places(workers, whole_machine=len(runs) == 1 and experiment.name == 'custom')
     with Display(console, len(runs), len(runs) - len(todo)) as display:
       failed = sweep.execute(todo, places, display)
-  write_json(directory / 'yardsticks.json', yardsticks(data))
   if len(failed) < len(runs):
-    paths = report.write(experiment, directory, command)
-    console.print(report.table(report.summarise(experiment, directory)))
+    if todo or not (directory / 'yardsticks.json').exists():
+      write_json(directory / 'yardsticks.json', yardsticks(data))
+    summary, paths = report.write(experiment, directory, command)
+    console.print(report.table(summary))
     for path in paths:
       console.print(_from_here(path), highlight=False, soft_wrap=True)
   return 1 if failed else 0
 
 
-def _check_data(runs: Sequence[Run]) -> Data:
-  """Loads what each run reads, once for all seeds, and returns the first run's."""
-  distinct = {
-    (dataclasses.replace(run.config.data, seed=0), run.config.run.batch_size, run.config.model.vocab_size): run
-    for run in reversed(runs)
-  }
-  return [load_for(run.config) for run in distinct.values()][-1]
+def _load_data(runs: Sequence[Run]) -> Data:
+  """Loads what each run reads, once for all seeds, checks it, and returns the first run's."""
+  loaded: dict[Any, Data] = {}
+  for run in runs:
+    config = run.config
+    key = dataclasses.replace(config.data, seed=0), config.run.batch_size, config.model.vocab_size
+    if key not in loaded:
+      loaded[key] = load_for(config)
+    check_text(run.directory, loaded[key].checksum)
+  return next(iter(loaded.values()))
 
 
 def _from_here(path: Path) -> str:

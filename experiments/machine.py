@@ -1,16 +1,20 @@
 """What there is to run on, and the environment a worker needs there."""
 
 import importlib.util
+import math
 import os
 import subprocess
 import sys
 from typing import NamedTuple
+
+from training.config import ConfigError
 
 # XLA allocates the buffers of a program anew at every execution. glibc would map each large one, fault its pages in
 # and give it back: a third of a step. Keeping them on one heap that never shrinks, in huge pages, spares all of it.
 CPU_MALLOC = (
   'glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=0x1000000000:glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1'
 )
+GPU_MEMORY = 0.9  # the share of a GPU's memory that all its workers reserve; a single one keeps JAX's default
 ACCELERATOR_PLUGINS = ('jax_cuda12_plugin', 'jax_cuda13_plugin', 'jax_rocm60_plugin', 'jax_rocm7_plugin', 'libtpu')
 
 
@@ -22,15 +26,22 @@ class Place(NamedTuple):
 
 
 def worker_places(workers: int, whole_machine: bool) -> list[Place]:
-  """A place for each worker: on a CPU one core each, on a GPU host one GPU each, on a TPU host all chips.
+  """A place for each worker: on a CPU one core each, on a GPU host one GPU each, on a TPU host one for the chip.
 
   Args:
     workers: how many; 0: one for each core or GPU.
-    whole_machine: one worker, with all there is (a single run).
+    whole_machine: one worker, with every core, or with the first GPU (a single run).
+
+  Raises:
+    ConfigError: if there is an accelerator that JAX cannot use.
   """
   platform, devices = _accelerators()
-  if platform == 'gpu' and not whole_machine:
-    return [Place(None, {'CUDA_VISIBLE_DEVICES': str(k % devices)}) for k in range(workers or devices)]
+  if platform == 'gpu':
+    count = 1 if whole_machine else workers or devices
+    share = math.ceil(count / devices)
+    memory = {} if share == 1 else {'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{GPU_MEMORY / share:.2f}'}
+    gpus = _visible_gpus(devices)
+    return [Place(None, {'CUDA_VISIBLE_DEVICES': gpus[k % devices]} | memory) for k in range(count)]
   if platform != 'cpu':
     return [Place(None, {})]
   environment = {'GLIBC_TUNABLES': CPU_MALLOC}
@@ -40,10 +51,19 @@ def worker_places(workers: int, whole_machine: bool) -> list[Place]:
   return [Place(cores[k % len(cores)], environment) for k in range(workers or len(cores))]
 
 
+def _visible_gpus(devices: int) -> list[str]:
+  """The names of the GPUs this process may use: a scheduler, or the user, may have chosen some."""
+  given = os.environ.get('CUDA_VISIBLE_DEVICES')
+  return given.split(',') if given else [str(k) for k in range(devices)]
+
+
 def _accelerators() -> tuple[str, int]:
   """('cpu' | 'gpu' | 'tpu', devices), asked of a process of its own: JAX would keep the devices it has looked at."""
   if not any(importlib.util.find_spec(plugin) for plugin in ACCELERATOR_PLUGINS):
     return 'cpu', 1
   ask = 'import jax; print(jax.default_backend(), jax.local_device_count())'
-  answer = subprocess.run([sys.executable, '-c', ask], capture_output=True, text=True, check=True).stdout.split()
-  return answer[-2], int(answer[-1])
+  answer = subprocess.run([sys.executable, '-P', '-c', ask], capture_output=True, text=True)
+  if answer.returncode:
+    raise ConfigError(f'JAX cannot use this accelerator: {answer.stderr.strip().splitlines()[-1]}')
+  platform, devices = answer.stdout.split()[-2:]
+  return platform, int(devices)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.experiment import Changes, Experiment
+from experiments.registry import experiment_names
 from training import run_directory
 from training.config import Config, ConfigError, check_names, known_paths
 
@@ -61,19 +62,20 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
       raise ConfigError(f'{experiment.name}/{variant}: {error}') from None
     directory = workdir / experiment.name / variant / f'seed_{seed}'
     runs.append(Run(experiment.name, variant, seed, config, directory))
-  _check_distinct(experiment, runs)
+  _check_distinct(runs)
   return runs
 
 
-def _check_distinct(experiment: Experiment, runs: Sequence[Run]) -> None:
-  for seed in experiment.seeds:
-    first_with: dict[Config, str] = {}
-    for run in runs:
-      if run.seed == seed and first_with.setdefault(run.config, run.variant) != run.variant:
-        raise ConfigError(
-          f'{experiment.name}: {run.variant} is the same as {first_with[run.config]}: '
-          'a flag has undone what sets them apart, or a variant changes nothing'
-        )
+def _check_distinct(runs: Sequence[Run]) -> None:
+  """Two equal runs would be counted as two, and an interval over equal seeds would be 0 wide."""
+  first_with: dict[Config, Run] = {}
+  for run in runs:
+    other = first_with.setdefault(run.config, run)
+    if other is not run:
+      raise ConfigError(
+        f'{run.label} is the same as {other.label}: '
+        'a flag has undone what sets them apart, or a variant changes nothing'
+      )
 
 
 def check_directories(runs: Sequence[Run]) -> None:
@@ -125,6 +127,8 @@ def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
     variants[variant] = changes
   name = name or 'custom'
   check_safe_name(name)
+  if name in experiment_names():
+    raise ConfigError(f'--name={name} is the name of an experiment: choose another')
   return Experiment(name=name, question=f'What does the grid {sweep} show?', variants=variants)
 
 
@@ -156,7 +160,9 @@ def parse_value(path: str, text: str) -> Any:
 def check_safe_name(name: str) -> None:
   """Raises ConfigError for a name that could leave the work directory, or trouble a shell."""
   if not SAFE_NAME.fullmatch(name) or len(name) > 200:
-    raise ConfigError(f'the name {name!r} would be a folder: use up to 200 letters, digits and _ . = + -')
+    raise ConfigError(
+      f'the name {name!r} would be that of a folder: give one of up to 200 letters, digits and _ . = + - with --name='
+    )
 
 
 def _spell(value: Any) -> str:

@@ -59,10 +59,11 @@ async def _serve(waiting: deque[Run], place: Place, display: Display, failed: li
 
 
 async def _start(place: Place) -> asyncio.subprocess.Process:
+  path = [str(PROJECT), *filter(None, [os.environ.get('PYTHONPATH')])]
   core = [] if place.core is None else [f'--core={place.core}']
   return await asyncio.create_subprocess_exec(
     sys.executable, '-P', '-m', 'experiments.worker', *core,  # -P: what lies in the user's folder is not ours
-    env=os.environ | {'PYTHONPATH': str(PROJECT)} | place.environment,
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
     stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
   )  # fmt: skip
 

@@ -34,12 +34,12 @@ def main(argv: list[str]) -> None:
     def tell(event: dict[str, Any]) -> None:
       events.write(json.dumps(event) + '\n')
 
-    keep_compiled_programs()
     for line in sys.stdin:
       job = json.loads(line)
       directory = Path(job['directory'])
-      _log_to(directory / 'log.txt')
       try:
+        _log_to(directory / 'log.txt')
+        keep_compiled_programs()
         result = train(Config.from_flat(job['config']), directory, job['labels'], tell)
         tell({'ended': result['status']})
       except Exception as error:  # whatever it is, it is this run's end alone: the log has it whole

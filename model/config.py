@@ -13,7 +13,6 @@ DType = Literal['float32', 'bfloat16']
 
 GATED = frozenset({'glu', 'swiglu', 'geglu', 'reglu', 'bilinear'})
 PLACEMENTS_WITH_FINAL_NORM = frozenset({'pre', 'sandwich', 'res_post'})
-PLACEMENTS_WITHOUT_NORM = frozenset({'none'})
 
 
 class ConfigError(ValueError):
@@ -49,7 +48,8 @@ class ModelConfig:
     dropout: share of branch outputs and attention weights dropped in training.
     init: distribution of the kernels; see model/initialisation.py.
     init_depth_scale: attention-output and last feed-forward kernels times 1/sqrt(2 L); `deepnorm` has its own.
-    dtype: of the matrix products; parameters, stream, norms, softmax and logits are always float32.
+    dtype: of the matrix products; parameters, stream, norms, softmax and logits are always float32. A GPU or TPU may
+      round the factors of a float32 product: JAX_DEFAULT_MATMUL_PRECISION=float32 in the environment forbids it.
     remat: recompute each block in the backward pass instead of keeping its activations; saves most with unroll 1.
     unroll: blocks unrolled in each turn of the scan over layers (num_layers or more: all of them): a little faster,
       but compile time grows with it.
@@ -167,7 +167,7 @@ class ModelConfig:
   @property
   def norms_per_block(self) -> int:
     """The number of norms over d_model in a block."""
-    if self.norm_placement in PLACEMENTS_WITHOUT_NORM:
+    if self.norm_placement == 'none':
       return 0
     if self.parallel:
       return 1

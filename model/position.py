@@ -21,9 +21,9 @@ def rotate(x_BTHK: jax.Array) -> jax.Array:
   half = x_BTHK.shape[-1] // 2
   angle_TK = angles(x_BTHK.shape[1], half)
   cos_TK, sin_TK = np.cos(angle_TK), np.sin(angle_TK)
-  cos_THK, sin_THK = cos_TK[:, None, :], sin_TK[:, None, :]
+  cos_T1K, sin_T1K = cos_TK[:, None, :], sin_TK[:, None, :]
   first, second = x_BTHK[..., :half], x_BTHK[..., half:]
-  return jnp.concatenate([first * cos_THK - second * sin_THK, second * cos_THK + first * sin_THK], -1)
+  return jnp.concatenate([first * cos_T1K - second * sin_T1K, second * cos_T1K + first * sin_T1K], -1)
 
 
 def sinusoidal(length: int, width: int) -> np.ndarray:

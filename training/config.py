@@ -38,6 +38,8 @@ class DataConfig:
   def __post_init__(self):
     check_types(self, 'data')
     check_at_least(self, 'data', sequence_length=1, seed=0)
+    if self.seed >= 2**32:
+      raise ConfigError(f'data.seed={self.seed}: must be below {2**32}')
     if self.task == 'files' and not self.paths:
       raise ConfigError("data.task=files needs data.paths, as in --config.data.paths='books/*.txt'")
     if self.task != 'files' and self.paths:

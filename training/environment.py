@@ -22,13 +22,13 @@ def environment() -> dict[str, Any]:
   }
 
 
-def note_environment(directory: Path, resumed: bool) -> str | None:
+def note_environment(directory: Path, data_checksum: str, resumed: bool) -> str | None:
   """Keeps environment.json beside a run, and says what has changed since the run was begun.
 
   Returns:
     For a run that is resumed elsewhere, one line; else None.
   """
-  path, here = directory / 'environment.json', environment()
+  path, here = directory / 'environment.json', {**environment(), 'data_checksum': data_checksum}
   before = read_json(path) if resumed else None
   write_json(path, here)
   if before is None or before == here:

@@ -45,13 +45,17 @@ def train(
   started = time.perf_counter()
   data = load_for(config)
   run_directory.prepare(directory, config)
+  run_directory.check_text(directory, data.checksum)
   programs = programs_for(config)
-  with Checkpoints(directory / 'checkpoints', config.run.keep_checkpoints) as checkpoints:
+  with (
+    run_directory.locked(directory),
+    Checkpoints(directory / 'checkpoints', config.run.keep_checkpoints) as checkpoints,
+  ):
     state = programs.init(np.uint32(config.run.init_seed))
     resumed_at = checkpoints.latest_step()
     if resumed_at is not None:
       state = checkpoints.restore(resumed_at, state)
-    note = note_environment(directory, resumed=resumed_at is not None)
+    note = note_environment(directory, data.checksum, resumed=resumed_at is not None)
     if note:
       logging.warning(note)
       report({'note': note})

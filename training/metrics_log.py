@@ -67,9 +67,10 @@ def read_metrics(path: Path, last_step: int) -> list[dict[str, Any]]:
         break
       try:
         row = json.loads(line)
-      except ValueError:
+        step = int(row['step'])
+      except (ValueError, KeyError, TypeError):
         raise ConfigError(f'{path}, line {number} is damaged: delete {path.parent} and run again') from None
-      if row['step'] > last_step:
+      if step > last_step:
         break
       rows.append(row)
   return rows

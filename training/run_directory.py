@@ -3,6 +3,10 @@
 config.json  metrics.jsonl  checkpoints/  tensorboard/  result.json
 """
 
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,9 @@ def check(directory: Path, config: Config) -> None:
   for place in (directory, *directory.parents):
     if place.exists() and not place.is_dir():
       raise ConfigError(f'{place} is a file, and a folder is needed there: move it, or choose another --workdir')
+  nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+  if not os.access(nearest, os.W_OK | os.X_OK):
+    raise ConfigError(f'{nearest} cannot be written to: choose another --workdir')
   stored = read_json(directory / 'config.json')
   if stored is None:
     return
@@ -40,7 +47,31 @@ def check(directory: Path, config: Config) -> None:
     shown = '; '.join(f'{path} is {stored.get(path)!r} there, {wanted[path]!r} here' for path in differing[:5])
     more = f'; and {len(differing) - 5} more' if len(differing) > 5 else ''
     elsewhere = f'{workdir_of(directory)}_2'
-    raise ConfigError(f'{directory} holds another run ({shown}{more}): start this one with --workdir={elsewhere}')
+    raise ConfigError(
+      f'{directory} holds another run ({shown}{more}): start this one with --workdir={elsewhere}, or --name='
+    )
+
+
+def check_text(directory: Path, data_checksum: str) -> None:
+  """Raises ConfigError if the run in the directory was begun on other data than these."""
+  begun = read_json(directory / 'environment.json')
+  if begun and begun['data_checksum'] != data_checksum:
+    raise ConfigError(f'{directory} was begun on another text, which has changed since: choose another --workdir')
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+  """Keeps a second process off the run while this one trains it; a process that dies lets go.
+
+  Raises:
+    ConfigError: if another process has it.
+  """
+  with (directory / 'lock').open('w') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise ConfigError(f'{directory} is being trained by another process: wait for it') from None
+    yield
 
 
 def prepare(directory: Path, config: Config) -> None:

@@ -41,8 +41,14 @@ def test_a_later_source_wins(tmp_path):
 
 
 def test_variants_that_are_the_same_are_refused(tmp_path):
-  with pytest.raises(ConfigError, match='trial: fast is the same as baseline'):
+  with pytest.raises(ConfigError, match='trial/fast/seed_0 is the same as trial/baseline/seed_0'):
     plan.plan_runs(EXPERIMENT, Config(), {'optimizer.learning_rate': 1e-2}, tmp_path)
+
+
+def test_seeds_that_are_the_same_are_refused(tmp_path):
+  with pytest.raises(ConfigError, match='trial/baseline/seed_7 is the same as trial/baseline/seed_0'):
+    plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3, 'data.seed': 3}, tmp_path)
+  assert len(plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3}, tmp_path)) == 6  # the order still differs
 
 
 def test_an_impossible_variant_is_named(tmp_path):
@@ -115,6 +121,11 @@ def test_a_name_never_leaves_the_work_directory(name):
   inside = (Path('/runs') / name / 'seed_0').resolve()
   assert inside.parent.parent == Path('/runs')
   assert inside.parent.name == name
+
+
+def test_a_sweep_does_not_take_the_name_of_an_experiment():
+  with pytest.raises(ConfigError, match='--name=block is the name of an experiment'):
+    plan.sweep_experiment('model.num_layers=1,2', {}, 'block')
 
 
 def test_directories_are_checked_without_writing(tmp_path):

@@ -11,7 +11,7 @@ from experiments import plan, sweep
 from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.machine import CPU_MALLOC, Place, worker_places
-from training.config import Config
+from training.config import Config, ConfigError
 from training.files import read_json
 
 # Speaks the worker's protocol, and does what its variant is called.
@@ -100,13 +100,29 @@ def test_on_a_cpu_each_worker_has_a_core_and_a_heap_that_stays(monkeypatch):
 
 
 def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
+  monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   monkeypatch.setattr('experiments.machine._accelerators', lambda: ('gpu', 4))
   devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(0, whole_machine=False)]
   assert devices == ['0', '1', '2', '3']
   assert [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(2, whole_machine=False)] == ['0', '1']
-  assert worker_places(0, whole_machine=True) == [Place(None, {})]
+  assert worker_places(0, whole_machine=True) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0'})]
+  two_a_gpu = [place.environment for place in worker_places(7, whole_machine=False)]
+  assert [environment['CUDA_VISIBLE_DEVICES'] for environment in two_a_gpu] == [*'0123012']
+  assert {environment['XLA_PYTHON_CLIENT_MEM_FRACTION'] for environment in two_a_gpu} == {'0.45'}
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '2,3,6,7')  # a scheduler's choice
+  devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(0, whole_machine=False)]
+  assert devices == ['2', '3', '6', '7']
   monkeypatch.setattr('experiments.machine._accelerators', lambda: ('tpu', 4))
   assert worker_places(3, whole_machine=False) == [Place(None, {})]
+
+
+def test_an_accelerator_that_jax_cannot_use_is_told(monkeypatch):
+  monkeypatch.setattr('experiments.machine.ACCELERATOR_PLUGINS', ('pytest',))
+  monkeypatch.setenv('JAX_PLATFORMS', 'tpu')
+  with pytest.raises(ConfigError, match=r"JAX cannot use this accelerator: .*'tpu'"):
+    worker_places(0, whole_machine=False)
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  assert worker_places(0, whole_machine=True) == [Place(None, {'GLIBC_TUNABLES': CPU_MALLOC})]
 
 
 @pytest.mark.slow

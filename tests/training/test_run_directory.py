@@ -1,11 +1,15 @@
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from training import run_directory
 from training.config import Config, ConfigError
+from training.environment import note_environment
+from training.files import read_json, write_json
 
 NOT_OF_IT = [
   'run.log_every', 'run.evaluations', 'run.evaluation_batches', 'run.checkpoint_every', 'run.keep_checkpoints',
@@ -64,7 +68,8 @@ def test_another_run_is_refused_with_what_differs(directory):
       use(directory, changed)
     assert str(error.value) == (
       f"{directory} holds another run (model.norm_placement is 'pre' there, 'post' here; "
-      f'optimizer.learning_rate is 0.004 there, 0.001 here): start this one with --workdir={directory.parents[2]}_2'
+      f'optimizer.learning_rate is 0.004 there, 0.001 here): start this one with --workdir={directory.parents[2]}_2, '
+      'or --name='
     )
   assert content_of(directory) == before
 
@@ -127,3 +132,35 @@ def test_a_result_is_read_once_there_is_one(directory):
 def test_the_workdir_of_a_run():
   assert run_directory.workdir_of(Path('runs/block/baseline/seed_0')) == Path('runs')
   assert run_directory.workdir_of(Path('alone')) == Path('alone')
+
+
+def test_a_text_that_changed_is_noticed(tmp_path):
+  run_directory.check_text(tmp_path, 'one')
+  note_environment(tmp_path, 'one', resumed=False)
+  run_directory.check_text(tmp_path, 'one')
+  with pytest.raises(ConfigError, match='begun on another text'):
+    run_directory.check_text(tmp_path, 'two')
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
+  program = f'import pathlib, training.run_directory as r\nwith r.locked(pathlib.Path({str(tmp_path)!r})): pass'
+  with run_directory.locked(tmp_path):
+    second = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+  assert 'is being trained by another process' in second.stderr
+  assert subprocess.run([sys.executable, '-c', program]).returncode == 0
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
+  monkeypatch.setattr('os.access', lambda path, mode: path != tmp_path)
+  with pytest.raises(ConfigError, match=f'{tmp_path} cannot be written to: choose another --workdir'):
+    run_directory.check(tmp_path / 'runs' / 'block', OTHER)
+
+
+def test_a_changed_environment_is_noted(tmp_path):
+  assert note_environment(tmp_path, 'one', resumed=False) is None
+  assert note_environment(tmp_path, 'one', resumed=True) is None
+  path = tmp_path / 'environment.json'
+  write_json(path, {**(read_json(path) or {}), 'layout': '8 tpu device(s)'})
+  note = note_environment(tmp_path, 'one', resumed=True)
+  assert note is not None
+  assert 'layout: 8 tpu device(s) then, 1 cpu device(s)' in note
