@@ -102,7 +102,10 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
   if any(run.status == 'diverged' for run in drawn):
     caption += ' Crosses: a run that diverged, at its last logged step; it is in no mean.'
   if hidden:
-    caption += f' Not shown on the logarithmic axis: {hidden} gradients that are exactly 0.'
+    caption += (
+      f' Not shown on the logarithmic axis: {hidden} gradients that are 0, '
+      'or whose square is below the smallest float32.'
+    )
   return Picture(name, title, caption, figure)
 
 

@@ -15,13 +15,11 @@ from rich.text import Text
 from experiments import figure_style, figures, results, words
 from experiments import runs as experiment_runs
 from experiments.experiment import Experiment
-from experiments.summary import base_config, summarise, summarise_runs
+from experiments.summary import base_config, summarise
 from training.files import write_atomically, write_json
 
-__all__ = ['summarise', 'table', 'write']
 
-
-def write(experiment: Experiment, directory: str | os.PathLike, command: str) -> list[Path]:
+def write(experiment: Experiment, directory: str | os.PathLike, command: str) -> tuple[dict[str, Any], list[Path]]:
   """Writes results.csv, summary.json, the figures and report.html, from the files of finished runs alone.
 
   Args:
@@ -30,16 +28,16 @@ def write(experiment: Experiment, directory: str | os.PathLike, command: str) ->
     command: makes it all again; the page shows it.
 
   Returns:
-    What was written; the page comes last.
+    The summary, and the files that were written, the page last.
 
   Raises:
     ConfigError: where the directory holds no run of the declared variants, saying what to run.
   """
   directory = Path(directory)
   runs = experiment_runs.load(experiment, directory)
-  summary = {**summarise_runs(runs), 'command': command}
+  summary = {**summarise(runs), 'command': command}
   paths = [
-    results.write_csv(results.load(directory), directory / 'results.csv'),
+    results.write_csv(results.as_table(runs.records), directory / 'results.csv'),
     write_json(directory / 'summary.json', summary),
   ]
   shown = []
@@ -48,14 +46,14 @@ def write(experiment: Experiment, directory: str | os.PathLike, command: str) ->
     shown.append({'title': picture.title, 'caption': picture.caption, 'image': _embed(files[-1]) if files else ''})
     paths += files
   page = _template().render(summary=summary, figures=shown, sections=_sections(base_config(runs)), words=words)
-  return [*paths, write_atomically(directory / 'report.html', page)]
+  return summary, [*paths, write_atomically(directory / 'report.html', page)]
 
 
 def table(summary: Mapping[str, Any]) -> Table:
   """The findings as a table for a terminal of 100 columns or a file, a sentence for each variant below it.
 
   Args:
-    summary: of `summarise`, or summary.json as read.
+    summary: of `write`, or summary.json as read.
   """
   unit, baseline = summary['measure']['unit'], summary['baseline']
   view = Table(
@@ -63,7 +61,7 @@ def table(summary: Mapping[str, Any]) -> Table:
     caption=Text(_below(summary)), caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
   )  # fmt: skip
   view.add_column('variant', overflow='fold')
-  view.add_column('learned', justify='right')
+  view.add_column('learned', justify='right', max_width=10)
   view.add_column(f'{unit}:\nmean, each seed')
   view.add_column(f'minus {baseline}\n[95% interval]', overflow='fold')
   view.add_column('parameters,\nFLOPs a token', justify='right')
@@ -72,7 +70,7 @@ def table(summary: Mapping[str, Any]) -> Table:
     comparison = entry['comparison']
     cells = (
       name,
-      learned(entry),
+      '\n'.join([learned(entry), *words.failures(entry['runs'])]),
       f'{number(entry["mean"])}\n{" ".join(number(value, 2) for value in entry["seeds"].values())}',
       _difference(comparison),
       f'{entry["parameters"]:,}\n{_flops(entry)}',
@@ -114,8 +112,8 @@ def _difference(comparison: Mapping[str, Any] | None) -> str:
 
 
 def _flops(entry: Mapping[str, Any]) -> str:
-  flops = f'{entry["flops_per_token"] / 1e6:,.2f}M'
-  return f'{flops} x{entry["flops_per_token_ratio"]:.3f}' if 'flops_per_token_ratio' in entry else flops
+  flops = f'{entry["flops_per_token"]:,}'
+  return f'{flops}\nx{entry["flops_per_token_ratio"]:.3f}' if 'flops_per_token_ratio' in entry else flops
 
 
 def _embed(svg: Path) -> str:

@@ -1,14 +1,16 @@
 """Results as tables, read from the files that runs leave behind."""
 
-import json
 import os
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from model.config import ConfigError
+from training.config import ConfigError
 from training.files import read_json, write_atomically
+from training.metrics_log import read_metrics
 
 COLUMNS = (
   'experiment', 'variant', 'seed', 'status', 'steps', 'tokens', 'parameters', 'flops_per_token', 'learning_rate',
@@ -32,7 +34,11 @@ def load(workdir: str | os.PathLike) -> pd.DataFrame:
   Raises:
     ConfigError: where there is no finished run, saying what to run.
   """
-  records = load_records(workdir)
+  return as_table(load_records(workdir))
+
+
+def as_table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+  """The table that `load` returns, of records already read."""
   frame = pd.DataFrame.from_records(records)
   others = [name for name in frame.columns if name not in COLUMNS and name != 'directory']
   frame = frame.reindex(columns=[*COLUMNS, *others, 'directory'])
@@ -61,31 +67,16 @@ def load_records(workdir: str | os.PathLike) -> list[dict[str, Any]]:
 def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
   """What a run logged: one row a step (the index), one column a name; null, or not logged, is NaN.
 
-  Of a step logged twice, as after a resumption, the later numbers count. A last line that was cut short,
-  as by a power failure, is left out, and `frame.attrs['note']` says so.
+  A last line that was cut short, as by a power failure, is left out.
 
   Raises:
-    ConfigError: where there is no metrics.jsonl, or one with an unreadable line before the last.
+    ConfigError: where there is no metrics.jsonl, or one with a damaged line before the last.
   """
   path = Path(run_directory) / 'metrics.jsonl'
-  try:
-    lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
-  except FileNotFoundError:
-    raise ConfigError(f'there is no {path}: run the command of this experiment again') from None
-  rows, note = [], ''
-  for number, line in enumerate(lines, start=1):
-    try:
-      row = json.loads(line)
-      rows.append({'step': int(row['step']), **{name: value for name, value in row.items() if name != 'step'}})
-    except (ValueError, KeyError, TypeError):
-      if number < len(lines):
-        raise ConfigError(f'{path}, line {number}: not a logged step; delete {path.parent} and run again') from None
-      note = f'{path}: the last line is cut short and left out'
-  frame = pd.DataFrame(rows or {'step': []}).set_index('step').astype('float64')
-  if frame.index.has_duplicates:
-    frame = frame.groupby(level='step').last()
-  frame.attrs['note'] = note
-  return frame
+  if not path.exists():
+    raise ConfigError(f'there is no {path}: run the command of this experiment again')
+  rows = read_metrics(path, last_step=sys.maxsize)
+  return pd.DataFrame(rows or {'step': []}).set_index('step').astype('float64')
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike) -> Path:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments import results, statistics
 from experiments.experiment import Experiment
-from model.config import ConfigError
+from training.config import ConfigError
 from training.files import read_json
 
 SEED_PATHS = ('run.init_seed', 'data.seed')  # what differs between the seeds of one variant
@@ -45,8 +45,8 @@ class Run:
   Attributes:
     directory: where it is.
     result: its result.json.
-    config: its config.json, flat; empty if it crashed.
-    metrics: its metrics.jsonl; empty if there is none, or it crashed.
+    config: its config.json, flat.
+    metrics: its metrics.jsonl; empty if it cannot be read.
   """
 
   directory: Path
@@ -66,13 +66,8 @@ class Run:
 
   @property
   def status(self) -> str:
-    """`completed`, `diverged`, `failed_to_learn` or `crashed`."""
+    """`completed`, `diverged` or `failed_to_learn`."""
     return self.result['status']
-
-  @property
-  def crashed(self) -> bool:
-    """Whether its process died: then it says nothing about its variant."""
-    return self.status == 'crashed'
 
   @property
   def learned(self) -> bool:
@@ -86,7 +81,7 @@ class Run:
 
   def final(self, measure: Measure) -> float | None:
     """The value after the last step; None for a run that never got there."""
-    return self.result[measure.column] if self.status in ('completed', 'failed_to_learn') else None
+    return self.result[measure.column] if self.status != 'diverged' else None
 
   def score(self, measure: Measure) -> statistics.Score:
     """How the run ended, for a comparison."""
@@ -107,13 +102,15 @@ class ExperimentRuns:
   Attributes:
     experiment: what was declared.
     runs: in the order of the declared variants, then by seed.
-    measure: what they are compared by.
+    records: every result.json, those of other variants included.
+    measure: what the runs are compared by.
     yardsticks: values of simple models of the same split, in the measure's unit: {'unigram': 4.43, ...}.
     notes: what is missing or left out, a line each.
   """
 
   experiment: Experiment
   runs: tuple[Run, ...]
+  records: Sequence[Mapping[str, Any]]
   measure: Measure
   yardsticks: Mapping[str, float]
   notes: tuple[str, ...]
@@ -125,8 +122,8 @@ class ExperimentRuns:
     return [name for name in self.experiment.variants if name in present]
 
   def of(self, variant: str) -> list[Run]:
-    """The runs of a variant that say something about it: all but the crashed ones."""
-    return [run for run in self.runs if run.variant == variant and not run.crashed]
+    """The runs of a variant."""
+    return [run for run in self.runs if run.variant == variant]
 
   def label(self, variant: str, between: str = ' ') -> str:
     """A variant's name, with the share of its runs that learned where not all did."""
@@ -152,14 +149,12 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
       f'{directory} holds runs of {", ".join(others)}, none of {", ".join(order)}: '
       f'make some with python train.py --experiment={experiment.name}'
     )
-  if all(record['status'] == 'crashed' for record in found):
-    raise ConfigError(f'every run in {directory} crashed: read the logs there, and run the same command again')
   notes = _missing(experiment, found)
   if others:
     notes.append(f'not shown, since this experiment does not declare them: {", ".join(others)}')
   runs = tuple(_read_run(record, notes) for record in found)
   measure = BITS if any(record.get(BITS.column) is not None for record in found) else NATS
-  return ExperimentRuns(experiment, runs, measure, _yardsticks(Path(directory), runs, measure), tuple(notes))
+  return ExperimentRuns(experiment, runs, records, measure, _yardsticks(Path(directory), runs, measure), tuple(notes))
 
 
 def mean_curve(runs: Iterable[Run], measure: Measure) -> pd.Series:
@@ -196,32 +191,27 @@ def _place(name: str, layers: int) -> float:
 
 def _read_run(record: dict[str, Any], notes: list[str]) -> Run:
   directory = Path(record['directory'])
-  if record['status'] == 'crashed':
-    return Run(directory, record, {}, pd.DataFrame())
   try:
     metrics = results.load_metrics(directory)
-    if metrics.attrs['note']:
-      notes.append(metrics.attrs['note'])
   except ConfigError as error:
     metrics = pd.DataFrame()
     notes.append(str(error))
   return Run(directory, record, read_json(directory / 'config.json') or {}, metrics)
 
 
-def _missing(experiment: Experiment, records: list[dict[str, Any]]) -> list[str]:
-  """A line for each variant that lacks runs."""
-  notes = []
-  for variant in experiment.variants:
-    status = {record['seed']: record['status'] for record in records if record['variant'] == variant}
-    missing = [seed for seed in experiment.seeds if seed not in status]
-    crashed = [seed for seed in status if status[seed] == 'crashed']
-    if not status:
-      notes.append(f'{variant}: no finished run')
-    elif missing:
-      notes.append(f'{variant}: no finished run of {_seeds(missing)}')
-    if crashed:
-      notes.append(f'{variant}: {_seeds(crashed)} crashed, and counts for nothing here')
-  return notes
+def _missing(experiment: Experiment, records: Iterable[Mapping[str, Any]]) -> list[str]:
+  """A line for all variants that lack the same runs; where that is every one that has any, they are not named."""
+  seeds: dict[str, set[int]] = {variant: set() for variant in experiment.variants}
+  for record in records:
+    seeds[record['variant']].add(record['seed'])
+  lacking: dict[str, list[str]] = {}
+  for variant, finished in seeds.items():
+    missing = [seed for seed in experiment.seeds if seed not in finished]
+    if missing:
+      what = f'no finished run of {_seeds(missing)}' if finished else 'no finished run'
+      lacking.setdefault(what, []).append(variant)
+  present = [variant for variant, finished in seeds.items() if finished]
+  return [what if variants == present else f'{", ".join(variants)}: {what}' for what, variants in lacking.items()]
 
 
 def _seeds(seeds: list[int]) -> str:

@@ -1,7 +1,6 @@
 """An experiment's findings as one dict, summary.json: per variant a mean, a paired difference and a verdict."""
 
 import dataclasses
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,31 +9,19 @@ import numpy as np
 
 from experiments import runs as experiment_runs
 from experiments import statistics, words
-from experiments.experiment import Experiment
 from experiments.runs import SEED_PATHS, ExperimentRuns, Run
 
-COVERS = 'the initial values and the order of the data, which change together from seed to seed'
+SEEDED = dict(zip(SEED_PATHS, ('the initial values', 'the order of the data'), strict=True))
 DOES_NOT_COVER = 'the choice of text, the tuning, and other model sizes or lengths of training'
 SHARE_NOTE = 'a schedule that ended earlier would reach it sooner'
 
 
-def summarise(experiment: Experiment, directory: str | os.PathLike) -> dict[str, Any]:
-  """What an experiment's directory shows, in numbers and words; all of it can be written as JSON.
-
-  Raises:
-    ConfigError: where the directory holds no run of the declared variants, saying what to run.
-  """
-  return summarise_runs(experiment_runs.load(experiment, directory))
-
-
-def summarise_runs(runs: ExperimentRuns) -> dict[str, Any]:
-  """The same, of runs already read."""
+def summarise(runs: ExperimentRuns) -> dict[str, Any]:
+  """What the runs of an experiment show, in numbers and words; all of it can be written as JSON."""
   experiment, measure = runs.experiment, runs.measure
-  names = [name for name in runs.variants if runs.of(name)]
-  variants = {name: _describe(runs, name) for name in names}
+  variants = {name: _describe(runs, name) for name in runs.variants}
   if experiment.baseline in variants:
     _compare(runs, variants)
-  every = [run for name in names for run in runs.of(name)]
   equal, different = _held_equal(variants, experiment.baseline)
   return {
     'experiment': experiment.name,
@@ -45,13 +32,13 @@ def summarise_runs(runs: ExperimentRuns) -> dict[str, Any]:
     'yardsticks': dict(runs.yardsticks),
     'held_equal': equal,
     'not_held_equal': different,
-    'interval': {'level': statistics.LEVEL, 'covers': COVERS, 'does_not_cover': DOES_NOT_COVER},
+    'interval': {'level': statistics.LEVEL, 'covers': _covered(runs), 'does_not_cover': DOES_NOT_COVER},
     'notes': list(runs.notes),
-    'device': _distinct(run.result.get('device') for run in every),
-    'layout': _distinct(run.result.get('layout') for run in every),
-    'data_checksum': _distinct(run.result.get('data_checksum') for run in every),
-    'versions': _versions(every),
-    'seconds': sum(run.result.get('seconds') or 0 for run in every),
+    'device': _distinct(run.result.get('device') for run in runs.runs),
+    'layout': _distinct(run.result.get('layout') for run in runs.runs),
+    'data_checksum': _distinct(run.result.get('data_checksum') for run in runs.runs),
+    'versions': _versions(runs.runs),
+    'seconds': sum(run.result.get('seconds') or 0 for run in runs.runs),
   }
 
 
@@ -64,9 +51,9 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
   low, high = statistics.interval(values) or (None, None)
   tests = [run.result.get('test_bits_per_byte') for run in own if run.final(runs.measure) is not None]
   tested = [value for value in tests if value is not None]
-  status = Counter(run.status for run in runs.runs if run.variant == variant)
+  status = Counter(run.status for run in own)
   return {
-    'runs': {name: status[name] for name in ('completed', 'failed_to_learn', 'diverged', 'crashed')},
+    'runs': {name: status[name] for name in ('completed', 'failed_to_learn', 'diverged')},
     'seeds': {str(seed): value for seed, value in finals.items()},
     'mean': float(np.mean(values)) if values else None,
     'low': low,
@@ -130,6 +117,17 @@ def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics
   return {'faster': faster, 'share': share, 'multiplier': 1 / share, 'sentence': text, 'note': SHARE_NOTE}
 
 
+def _covered(runs: ExperimentRuns) -> str:
+  """What an interval covers: what differs between the seeds of a variant."""
+  by_variant = [runs.of(variant) for variant in runs.variants]
+  varied = [
+    name for path, name in SEEDED.items() if any(len({run.config[path] for run in own}) > 1 for own in by_variant)
+  ]
+  if len(varied) == 2:
+    return f'{" and ".join(varied)}, which change together from seed to seed'
+  return f'{varied[0]} alone' if varied else 'nothing: one seed gives none'
+
+
 def _initialisation(config: Mapping[str, Any]) -> str:
   if config['model.norm_placement'] == 'deepnorm':
     return f'{config["model.init"]} with the scale of DeepNorm'
@@ -178,8 +176,7 @@ def _changes(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
 
 def base_config(runs: ExperimentRuns) -> dict[str, Any]:
   """The flat config of the first run, the baseline's if it has one, without its seeds."""
-  first = next(run for run in runs.runs if not run.crashed)
-  return {path: value for path, value in first.config.items() if path not in SEED_PATHS}
+  return {path: value for path, value in runs.runs[0].config.items() if path not in SEED_PATHS}
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

@@ -83,20 +83,16 @@ def _more_seeds(comparison: Comparison) -> str:
 
 
 def _unstable(comparison: Comparison, runs: Mapping[str, int], unit: str, where: str) -> str:
-  failures = [
-    f'{_runs(runs[status])} {what}'
-    for status, what in (('failed_to_learn', 'did not learn'), ('diverged', 'diverged'))
-    if runs.get(status)
-  ]
-  text = f'{comparison.verdict}: {" and ".join(failures) or "every run learned"} at {where}'
+  text = f'{comparison.verdict}: {" and ".join(failures(runs)) or "every run learned"} at {where}'
   if comparison.difference is None:
     return f'{text}; no pair of runs ended in both'
   pairs = 'the one pair' if comparison.n == 1 else f'the {comparison.n} pairs'
   return f'{text}; {effect(comparison, unit)} over {pairs} of runs that both ended'
 
 
-def _runs(count: int) -> str:
-  return '1 run' if count == 1 else f'{count} runs'
+def failures(runs: Mapping[str, int]) -> list[str]:
+  """How many runs failed in which way: ['2 failed to learn', '1 diverged']."""
+  return [f'{runs[status]} {status.replace("_", " ")}' for status in ('failed_to_learn', 'diverged') if runs[status]]
 
 
 def p_value(value: float) -> str:

@@ -54,9 +54,8 @@ def write_experiment(
       final = level + shared + rng.normal(0, 0.012) if level < 4.4 else level + rng.normal(0, 0.001)
       default = 'completed' if level < 4.4 else 'failed_to_learn'
       status = (statuses or {}).get((variant, seed), default)
-      config = Config().replace(
-        {**(changes or {}), **experiment.variants[variant], 'run.init_seed': seed, 'data.seed': seed}
-      )
+      seeds = {'run.init_seed': seed, 'data.seed': seed}
+      config = Config().replace({**seeds, **(changes or {}), **experiment.variants[variant]})
       final = (finals or {}).get((variant, seed), final)
       write_run(directory / variant / f'seed_{seed}', experiment.name, variant, seed, status, config, final, **options)
   return directory

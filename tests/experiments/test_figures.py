@@ -16,7 +16,7 @@ DIVERGED = {('post_norm', 1): 'diverged'}
 def prepare(directory, **options):
   experiment = options.get('experiment', fake_runs.BLOCK)
   found = runs.load(experiment, fake_runs.write_experiment(directory / experiment.name, **options))
-  return found, summary.summarise_runs(found)
+  return found, summary.summarise(found)
 
 
 @pytest.fixture(scope='module')
@@ -159,7 +159,8 @@ def test_gradients_of_zero_are_counted_not_drawn(tmp_path):
   for run in found.runs:
     run.metrics['stream_gradient/block_00/attention/total'] = 0.0
   picture = figures.stream_gradient_by_layer(found, findings)
-  assert 'Not shown on the logarithmic axis: 10 gradients' in picture.caption
+  hidden = '10 gradients that are 0, or whose square is below the smallest float32.'
+  assert picture.caption.endswith(f' Not shown on the logarithmic axis: {hidden}')
   mean = artists(picture.figure.axes[0])['mean:baseline'].get_ydata()
   assert np.isnan(mean[0])
   assert np.isfinite(mean[1:]).all()

@@ -1,6 +1,7 @@
 """The summary, the table and the page."""
 
 import base64
+import csv
 import io
 import json
 import re
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import report
+from experiments import report, results, runs
 from experiments.experiment import Experiment
-from model.config import ConfigError
+from experiments.summary import summarise
+from training.config import ConfigError
 
 COMMAND = 'python train.py --experiment=block --seeds=0,1,2,3,4'
 COPY = Experiment(
@@ -21,6 +23,10 @@ COPY = Experiment(
   name='copy',
   seeds=(0, 1, 2),
 )
+
+
+def findings(experiment, directory):
+  return summarise(runs.load(experiment, directory))
 
 
 def printed(summary, width=100):
@@ -38,7 +44,7 @@ def full(tmp_path_factory):
   finals |= {('relu', seed): finals['baseline', seed] + steps[seed] for seed in range(5)}
   finals |= {('post_norm', seed): finals['baseline', seed] - steps[seed] for seed in range(5)}
   fake_runs.write_experiment(directory, finals=finals)
-  paths = report.write(fake_runs.BLOCK, directory, COMMAND)
+  _, paths = report.write(fake_runs.BLOCK, directory, COMMAND)
   return directory, paths, json.loads((directory / 'summary.json').read_text())
 
 
@@ -67,7 +73,7 @@ def test_summary_holds_the_numbers(full):
   # post_norm and relu mirror each other; no_residual has by far the smallest of the three
   assert comparison['p_holm'] == pytest.approx(2 * comparison['p'])
   assert summary['variants']['no_residual']['comparison']['p_holm'] == pytest.approx(3 * min(p))
-  assert relu['runs'] == {'completed': 5, 'failed_to_learn': 0, 'diverged': 0, 'crashed': 0}
+  assert relu['runs'] == {'completed': 5, 'failed_to_learn': 0, 'diverged': 0}
   assert relu['parameters_ratio'] == pytest.approx(624_192 / 624_960)
   assert relu['changes'] == {'model.feed_forward': 'relu'}
   assert summary['measure'] == {'column': 'val_bits_per_byte', 'unit': 'bits per byte', 'margin': 0.02}
@@ -82,7 +88,7 @@ def test_verdicts_name_what_they_hold_for(full):
   sentences = {name: entry['sentence'] for name, entry in summary['variants'].items()}
   assert sentences['relu'] == f'worse by 0.100 [0.061, 0.139] bits per byte {where}'
   assert sentences['post_norm'] == f'better by 0.100 [0.061, 0.139] bits per byte {where}'
-  assert sentences['no_residual'].startswith(f'unstable (0 of 5 learned): 5 runs did not learn {where}; +1.4')
+  assert sentences['no_residual'].startswith(f'unstable (0 of 5 learned): 5 failed to learn {where}; +1.4')
   assert sentences['no_residual'].endswith('over the 5 pairs of runs that both ended')
 
 
@@ -117,7 +123,16 @@ def test_table_fits_a_terminal_and_a_pipe(full, width):
   text = printed(summary, width)
   assert max(map(len, text.splitlines())) <= width
   assert '\x1b' not in text
-  for piece in ('baseline', '3.120', '+0.100', '624,192', 'unstable', '0/5', 'learning rate 4e-3 (shared)'):
+  for piece in (
+    'baseline',
+    '3.120',
+    '+0.100',
+    '624,192',
+    '3,932,160',
+    'unstable',
+    '0/5',
+    'learning rate 4e-3 (shared)',
+  ):
     assert piece in ' '.join(text.split())
 
 
@@ -126,6 +141,18 @@ def test_table_keeps_rows_whole_at_100_columns(full):
   text = printed(summary)
   assert '[+0.061, +0.139]' in text
   assert '3.06 3.09 3.12' in text
+
+
+def test_table_says_how_runs_failed(tmp_path):
+  statuses = {('baseline', 1): 'diverged', ('relu', 0): 'failed_to_learn', ('relu', 3): 'diverged'}
+  directory = fake_runs.write_experiment(tmp_path / 'block', statuses=statuses, points=3)
+  summary = findings(fake_runs.BLOCK, directory)
+  learned = [cell.plain for cell in report.table(summary).columns[1].cells]
+  assert learned == ['4/5\n1 diverged', '5/5', '3/5\n1 failed to learn\n1 diverged', '0/5\n5 failed to learn']
+  for width in (100, 80):
+    text = printed(summary, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert '…' not in text
 
 
 def test_page_is_one_file_with_all_in_it(full):
@@ -154,6 +181,14 @@ def test_writing_again_changes_nothing(full):
   assert {path: path.read_bytes() for path in paths} == before
 
 
+def test_write_returns_the_summary_and_reads_each_run_once(full, monkeypatch):
+  directory, paths, summary = full
+  read, read_json = [], results.read_json
+  monkeypatch.setattr(results, 'read_json', lambda path: read.append(path) or read_json(path))
+  assert report.write(fake_runs.BLOCK, directory, COMMAND) == (summary, paths)
+  assert len(read) == len(set(read)) == 20
+
+
 def test_page_escapes_what_a_user_typed(tmp_path):
   experiment = Experiment('Is a < b & "c"?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='x')
   fake_runs.write_experiment(tmp_path / 'x', experiment, levels={'baseline': 2.9, 'relu': 3.0}, inspect=False, points=3)
@@ -164,14 +199,20 @@ def test_page_escapes_what_a_user_typed(tmp_path):
 
 
 PARTIAL = {
-  'no baseline': ({'levels': {'relu': 3.0, 'post_norm': 2.8}}, ['baseline: no finished run', 'Nothing to compare']),
-  'baseline alone': ({'levels': {'baseline': 2.9}}, ['relu: no finished run', 'only the baseline has finished runs']),
+  'no baseline': (
+    {'levels': {'relu': 3.0, 'post_norm': 2.8}},
+    ['baseline, no_residual: no finished run', 'Nothing to compare'],
+  ),
+  'baseline alone': (
+    {'levels': {'baseline': 2.9}},
+    ['post_norm, relu, no_residual: no finished run', 'only the baseline has finished runs'],
+  ),
   'all diverged': (
     {
       'levels': {'baseline': 2.9, 'post_norm': 2.8},
       'statuses': {('post_norm', k): 'diverged' for k in range(5)},
     },
-    ['unstable (0 of 5 learned): 5 runs diverged at learning rate 4e-3', 'no pair of runs ended in both'],
+    ['unstable (0 of 5 learned): 5 diverged at learning rate 4e-3', 'no pair of runs ended in both'],
   ),
   'everything diverged': (
     {
@@ -180,10 +221,6 @@ PARTIAL = {
       'yardsticks': {},
     },
     ['unstable (0 of 5 learned; baseline: 0 of 5 learned)'],
-  ),
-  'crashed': (
-    {'levels': {'baseline': 2.9, 'relu': 3.0}, 'statuses': {('relu', 2): 'crashed'}},
-    ['relu: seed 2 crashed', '4 pairs'],
   ),
   'no inspection': ({'levels': {'baseline': 2.9, 'relu': 3.0}, 'inspect': False}, ['inspect.level=off']),
 }
@@ -208,40 +245,56 @@ def test_missing_seeds_leave_the_pairs_there_are(tmp_path):
   for seed in (1, 3, 4):
     (directory / f'baseline/seed_{seed}/result.json').unlink()
   (directory / 'relu/seed_4/metrics.jsonl').unlink()
-  summary = report.summarise(fake_runs.BLOCK, directory)
+  summary = findings(fake_runs.BLOCK, directory)
   assert list(summary['variants']['relu']['comparison']['differences']) == ['0', '2']
   assert 'baseline: no finished run of seeds 1, 3, 4' in summary['notes']
   assert any('relu/seed_4/metrics.jsonl' in note for note in summary['notes'])
   (directory / 'baseline/seed_2/result.json').unlink()
-  sentence = report.summarise(fake_runs.BLOCK, directory)['variants']['relu']['sentence']
+  sentence = findings(fake_runs.BLOCK, directory)['variants']['relu']['sentence']
   assert sentence.startswith('inconclusive (one seed): +0.')
   assert 'an interval needs two seeds' in sentence
 
 
-def test_a_crashed_run_may_have_left_next_to_nothing(tmp_path):
+def test_what_all_variants_lack_is_said_once(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9, 'relu': 3.0}, points=3)
-  crash = {'experiment': 'block', 'variant': 'baseline', 'seed': 0, 'status': 'crashed'}
-  (directory / 'baseline/seed_0/result.json').write_text(json.dumps(crash))
-  (directory / 'baseline/seed_0/config.json').unlink()
-  (directory / 'baseline/seed_0/metrics.jsonl').unlink()
-  report.write(fake_runs.BLOCK, directory, COMMAND)
-  summary = json.loads((directory / 'summary.json').read_text())
-  assert summary['variants']['relu']['comparison']['n'] == 4
-  assert summary['variants']['baseline']['runs']['crashed'] == 1
-  for run in directory.glob('*/seed_*'):
-    (run / 'result.json').write_text(json.dumps({**crash, 'variant': run.parent.name, 'seed': int(run.name[5:])}))
-  with pytest.raises(ConfigError, match=r'every run .* crashed'):
-    report.write(fake_runs.BLOCK, directory, COMMAND)
+  for seed in (2, 3, 4):
+    (directory / f'baseline/seed_{seed}/result.json').unlink()
+    (directory / f'relu/seed_{seed}/result.json').unlink()
+  absent = 'post_norm, no_residual: no finished run'
+  assert findings(fake_runs.BLOCK, directory)['notes'] == ['no finished run of seeds 2, 3, 4', absent]
+  (directory / 'relu/seed_1/result.json').unlink()
+  apart = ['baseline: no finished run of seeds 2, 3, 4', absent, 'relu: no finished run of seeds 1, 2, 3, 4']
+  assert findings(fake_runs.BLOCK, directory)['notes'] == apart
+
+
+@pytest.mark.parametrize(
+  ('changes', 'seeds', 'covers'),
+  [
+    ({}, (0, 1), 'the initial values and the order of the data, which change together from seed to seed'),
+    ({'data.seed': 7}, (0, 1), 'the initial values alone'),
+    ({'run.init_seed': 7}, (0, 1), 'the order of the data alone'),
+    ({}, (0,), 'nothing: one seed gives none'),
+  ],
+)
+def test_an_interval_covers_what_differs_between_seeds(tmp_path, changes, seeds, covers):
+  experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='x', seeds=seeds)
+  levels = {'baseline': 2.9, 'relu': 3.0}
+  summary = findings(experiment, fake_runs.write_experiment(tmp_path, experiment, levels, changes=changes, points=3))
+  assert summary['interval']['covers'] == covers
+  assert f'intervals cover {covers}; not' in ' '.join(printed(summary).split())
 
 
 def test_runs_of_other_variants_are_named_not_mixed_in(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', points=3)
   experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='block')
-  summary = report.summarise(experiment, directory)
+  summary = findings(experiment, directory)
   assert list(summary['variants']) == ['baseline', 'relu']
   assert any('no_residual, post_norm' in note for note in summary['notes'])
+  report.write(experiment, directory, COMMAND)
+  with (directory / 'results.csv').open() as file:
+    assert len(list(csv.DictReader(file))) == 20  # every run there is
   with pytest.raises(ConfigError, match='none of mine'):
-    report.summarise(Experiment('?', {'mine': {}}, name='block'), directory)
+    findings(Experiment('?', {'mine': {}}, name='block'), directory)
 
 
 def test_a_synthetic_task_is_compared_in_nats(tmp_path):
@@ -267,10 +320,10 @@ def test_a_tuned_rate_is_told_from_a_shared_one(tmp_path):
   )
   levels = {'baseline': 2.9, 'post': 2.8}
   fake_runs.write_experiment(tmp_path / 'tuned', experiment, levels, points=3, tuned=True)
-  tuned = report.summarise(experiment, tmp_path / 'tuned')
+  tuned = findings(experiment, tmp_path / 'tuned')
   assert 'at learning rate 2e-3 (tuned; baseline 4e-3)' in tuned['variants']['post']['sentence']
   assert 'learning rate (4e-3, 2e-3)' in tuned['not_held_equal']
   assert 'the budget for tuning the learning rate' in tuned['held_equal']
   fake_runs.write_experiment(tmp_path / 'set', experiment, levels, points=3)
-  by_hand = report.summarise(experiment, tmp_path / 'set')
+  by_hand = findings(experiment, tmp_path / 'set')
   assert 'at learning rate 2e-3 (baseline 4e-3)' in by_hand['variants']['post']['sentence']
