@@ -149,7 +149,9 @@ def label_lines(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
   low, high = axes.get_ylim()
   heights = [(label.height - low) / (high - low) for label in labels]
   inches = figure.get_size_inches()[1] * 0.78  # about what the axes get
-  for label, height, place in zip(labels, heights, spread(heights, 0.155 / inches, lowest=0.0), strict=True):
+  lines = max((label.text.count('\n') + 1 for label in labels), default=1)
+  places = spread(heights, 0.155 * lines / inches, lowest=0.0)
+  for label, height, place in zip(labels, heights, places, strict=True):
     axes.plot(
       [1.0, 1.04, 1.08], [height, place, place], transform=axes.transAxes, color=label.colour, lw=1,
       dashes=label.dashes or (None, None), clip_on=False,

@@ -44,7 +44,7 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> Picture:
   )
   if compared:
     _draw_differences(panels[0][1], runs, summary, rows, styles)
-    panels[0][1].set_xlabel(f'difference to {summary["baseline"]}\n({unit})')
+    panels[0][1].set_xlabel(f'difference to baseline\n({unit})')
     caption += (
       'Right: the same minus the baseline of the same seed, on a scale of its own; bar: mean with its 95% interval by '
       f"Student's t; band: the margin of {words.short(runs.measure.margin)} within which differences count as none; "

@@ -117,10 +117,12 @@ def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
   overlap = {path for path, _ in axes} & set(flags)
   if overlap:
     raise ConfigError(f'{sorted(overlap)[0]} is both swept over and set by a flag: leave one out')
+  varied = {path for path, values in axes if len(values) > 1}
   variants = {}
   for values in itertools.product(*(values for _, values in axes)):
     changes = dict(zip((path for path, _ in axes), values, strict=True))
-    variant = '+'.join(f'{path.rpartition(".")[2]}={_spell(value)}' for path, value in changes.items())
+    named = {path: value for path, value in changes.items() if path in varied} or changes
+    variant = '+'.join(f'{path.rpartition(".")[2]}={_spell(value)}' for path, value in named.items())
     check_safe_name(variant)
     if variant in variants:
       raise ConfigError(f'--sweep names {variant} twice')

@@ -63,13 +63,13 @@ def table(summary: Mapping[str, Any]) -> Table:
   view.add_column('variant', overflow='fold')
   view.add_column('learned', justify='right', max_width=10)
   view.add_column(f'{unit}:\nmean, each seed')
-  view.add_column(f'minus {baseline}\n[95% interval]', overflow='fold')
+  view.add_column('minus baseline\n[95% interval]', overflow='fold')
   view.add_column('parameters,\nFLOPs a token', justify='right')
   view.add_column('verdict')
   for name, entry in summary['variants'].items():
     comparison = entry['comparison']
     cells = (
-      name,
+      words.broken(name),
       '\n'.join([learned(entry), *words.failures(entry['runs'])]),
       f'{number(entry["mean"])}\n{" ".join(number(value, 2) for value in entry["seeds"].values())}',
       _difference(comparison),
@@ -98,7 +98,10 @@ def _below(summary: Mapping[str, Any]) -> str:
   if any(entry['runs']['diverged'] for entry in summary['variants'].values()):
     lines.append('x: a run that diverged; it is in no mean')
   covers = summary['interval']
-  lines.append(f'intervals cover {covers["covers"]}; not {covers["does_not_cover"]}')
+  if covers['covers']:
+    lines.append(f'intervals cover {covers["covers"]}; not {covers["does_not_cover"]}')
+  else:
+    lines.append('one seed gives no interval, and no verdict')
   return '\n'.join(lines)
 
 

@@ -74,7 +74,9 @@ def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
   """
   path = Path(run_directory) / 'metrics.jsonl'
   if not path.exists():
-    raise ConfigError(f'there is no {path}: run the command of this experiment again')
+    raise ConfigError(
+      f'there is no {path}: give the directory of a run, as runs/block/baseline/seed_0, or run its command again'
+    )
   rows = read_metrics(path, last_step=sys.maxsize)
   return pd.DataFrame(rows or {'step': []}).set_index('step').astype('float64')
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments import results, statistics
+from experiments import results, statistics, words
 from experiments.experiment import Experiment
 from training.config import ConfigError
 from training.files import read_json
@@ -129,7 +129,8 @@ class ExperimentRuns:
     """A variant's name, with the share of its runs that learned where not all did."""
     own = self.of(variant)
     learned = sum(run.learned for run in own)
-    return variant if learned == len(own) else f'{variant}{between}({learned}/{len(own)} learned)'
+    name = words.broken(variant)
+    return name if learned == len(own) else f'{name}{between}({learned}/{len(own)} learned)'
 
 
 def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns:

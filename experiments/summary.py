@@ -117,15 +117,15 @@ def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics
   return {'faster': faster, 'share': share, 'multiplier': 1 / share, 'sentence': text, 'note': SHARE_NOTE}
 
 
-def _covered(runs: ExperimentRuns) -> str:
-  """What an interval covers: what differs between the seeds of a variant."""
+def _covered(runs: ExperimentRuns) -> str | None:
+  """What an interval covers: what differs between the seeds of a variant; None where there is one seed."""
   by_variant = [runs.of(variant) for variant in runs.variants]
   varied = [
     name for path, name in SEEDED.items() if any(len({run.config[path] for run in own}) > 1 for own in by_variant)
   ]
   if len(varied) == 2:
     return f'{" and ".join(varied)}, which change together from seed to seed'
-  return f'{varied[0]} alone' if varied else 'nothing: one seed gives none'
+  return f'{varied[0]} alone' if varied else None
 
 
 def _initialisation(config: Mapping[str, Any]) -> str:

@@ -6,6 +6,11 @@ from typing import Any
 from experiments.statistics import Comparison
 
 
+def broken(variant: str) -> str:
+  """A variant's name, a line for each of the changes that a grid joins by +."""
+  return variant.replace('+', '\n+')
+
+
 def short(value: float) -> str:
   """Two significant digits: 4e-3, 1.5e-3, 0.02, 20."""
   if value and abs(value) < 0.01:

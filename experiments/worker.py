@@ -17,7 +17,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from training.cache import keep_compiled_programs
-from training.config import Config
+from training.config import Config, ConfigError
 from training.loop import train
 
 CORE = flags.DEFINE_integer('core', None, 'The one core to run on. Default: all.')
@@ -42,6 +42,9 @@ def main(argv: list[str]) -> None:
         keep_compiled_programs()
         result = train(Config.from_flat(job['config']), directory, job['labels'], tell)
         tell({'ended': result['status']})
+      except ConfigError as error:
+        print(error, file=sys.stderr)
+        tell({'failed': str(error)})
       except Exception as error:  # whatever it is, it is this run's end alone: the log has it whole
         traceback.print_exc()
         tell({'failed': f'{type(error).__name__}: {error}'.splitlines()[0]})

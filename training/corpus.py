@@ -143,8 +143,9 @@ BYTES = Encoder(encode_bytes, vocab_size=256, checksum='')
 def load_tokenizer(path: str) -> Encoder:
   """The tokenizer of a tokenizer.json.
 
-  Bits per byte count the bytes of the text, so they compare across tokenizers that keep all of it. Bytes that are not
-  UTF-8, and a character that a split cuts in two, reach the tokenizer as U+FFFD.
+  Bits per byte count the bytes of the text, so they compare across tokenizers that keep all of it; one that meets a
+  word it does not know is refused. Bytes that are not UTF-8, and a character that a split cuts in two, reach the
+  tokenizer as U+FFFD.
 
   Raises:
     ConfigError: if the file is missing or is no tokenizer, or the package `tokenizers` is absent.
@@ -163,10 +164,17 @@ def load_tokenizer(path: str) -> Encoder:
     raise ConfigError(f'data.tokenizer: {path} is not a tokenizer.json of the package tokenizers ({error})') from None
   tokenizer.no_truncation()
   tokenizer.no_padding()
+  unknown = tokenizer.token_to_id(getattr(tokenizer.model, 'unk_token', None) or '')
 
   def encode(piece: bytes) -> tuple[np.ndarray, int]:
     text = piece.decode('utf-8', 'replace')
     encoding = tokenizer.encode(text, add_special_tokens=False)
+    if unknown is not None and unknown in encoding.ids:
+      word = text[slice(*encoding.offsets[encoding.ids.index(unknown)])]
+      raise ConfigError(
+        f'data.tokenizer: {path} does not know {word!r}, so its bits per byte would leave out a part of the text: '
+        'use one that knows every byte, as byte-level BPE does'
+      )
     first_bytes = len(text[: encoding.offsets[0][1]].encode()) if encoding.ids else 0
     return np.array(encoding.ids, np.int64), first_bytes
 

@@ -47,9 +47,7 @@ def check(directory: Path, config: Config) -> None:
     shown = '; '.join(f'{path} is {stored.get(path)!r} there, {wanted[path]!r} here' for path in differing[:5])
     more = f'; and {len(differing) - 5} more' if len(differing) > 5 else ''
     elsewhere = f'{workdir_of(directory)}_2'
-    raise ConfigError(
-      f'{directory} holds another run ({shown}{more}): start this one with --workdir={elsewhere}, or --name='
-    )
+    raise ConfigError(f'{directory} holds another run ({shown}{more}): start this one with --workdir={elsewhere}')
 
 
 def check_text(directory: Path, data_checksum: str) -> None:

@@ -85,8 +85,8 @@ def test_a_sweep_is_a_grid_of_typed_values():
     'optimizer.learning_rate': 0.004,
   }
   assert plan.sweep_experiment('model.qk_norm=true,false;model.num_layers=2', {}, '').variants == {
-    'qk_norm=True+num_layers=2': {'model.qk_norm': True, 'model.num_layers': 2},
-    'qk_norm=False+num_layers=2': {'model.qk_norm': False, 'model.num_layers': 2},
+    'qk_norm=True': {'model.qk_norm': True, 'model.num_layers': 2},
+    'qk_norm=False': {'model.qk_norm': False, 'model.num_layers': 2},
   }
 
 

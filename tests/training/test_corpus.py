@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,7 +140,6 @@ def test_the_cache_is_the_users_own_by_default(monkeypatch):
 @pytest.fixture
 def tokenizer(tmp_path):
   """A small byte-level BPE; its file is set to cut texts short and to start them with a mark, which must not happen."""
-  tokenizers = pytest.importorskip('tokenizers')
   made = tokenizers.Tokenizer(tokenizers.models.BPE())
   made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
   made.decoder = tokenizers.decoders.ByteLevel()
@@ -182,7 +182,6 @@ def test_the_tokenizer_is_part_of_the_identity(tmp_path, tokenizer):
 
 
 def test_a_tokenizer_that_is_none_is_named(tmp_path, monkeypatch):
-  pytest.importorskip('tokenizers')
   config = config_of(tmp_path, b'text', tokenizer=str(tmp_path / 'tokenizer.json'))
   with pytest.raises(ConfigError, match=r'^data\.tokenizer: cannot read .*tokenizer\.json \(No such file'):
     corpus.load_corpus(config)
@@ -191,4 +190,14 @@ def test_a_tokenizer_that_is_none_is_named(tmp_path, monkeypatch):
     corpus.load_corpus(config)
   monkeypatch.setitem(sys.modules, 'tokenizers', None)
   with pytest.raises(ConfigError, match=r'not installed: pip install tokenizers$'):
+    corpus.load_corpus(config)
+
+
+def test_a_tokenizer_that_does_not_know_a_word_is_refused(tmp_path):
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel({'[UNK]': 0, 'in': 1, 'the': 2}, unk_token='[UNK]'))
+  made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  made.save(str(tmp_path / 'words.json'))
+  (tmp_path / 'text.txt').write_text('in the in the beginning ' * 50)
+  config = DataConfig(task='files', paths=str(tmp_path / 'text.txt'), tokenizer=str(tmp_path / 'words.json'))
+  with pytest.raises(ConfigError, match=r"words\.json does not know 'beginning'"):
     corpus.load_corpus(config)

@@ -68,8 +68,7 @@ def test_another_run_is_refused_with_what_differs(directory):
       use(directory, changed)
     assert str(error.value) == (
       f"{directory} holds another run (model.norm_placement is 'pre' there, 'post' here; "
-      f'optimizer.learning_rate is 0.004 there, 0.001 here): start this one with --workdir={directory.parents[2]}_2, '
-      'or --name='
+      f'optimizer.learning_rate is 0.004 there, 0.001 here): start this one with --workdir={directory.parents[2]}_2'
     )
   assert content_of(directory) == before
 
