@@ -1,6 +1,13 @@
 """One wide head or several narrow ones, at equal width and parameters?
 
 Command: python train.py --experiment=heads
+Time: about that of experiments/block.py, with as many runs and FLOPs.
+
+            bits per byte   learned   minus baseline [95% interval]
+  heads_4   2.275           5/5
+  heads_1   2.259           5/5       -0.017 [-0.031, -0.003]   inconclusive, in the direction of better
+  heads_2   2.261           5/5       -0.015 [-0.027, -0.003]   inconclusive, in the direction of better
+  heads_8   2.343           5/5       +0.068 [+0.045, +0.091]   worse
 """
 
 from experiments.experiment import Experiment
