@@ -25,7 +25,7 @@ FAINT = '#E4E4E4'
 _BASELINE_COLOUR = '#1A1A1A'
 # Okabe & Ito 2008, told apart with every common kind of colour blindness; without black (the baseline's) and
 # yellow (too light for a line on white).
-_COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
+COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 _DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1.2, 1.2))
 _MARKERS = 'osD^vPhp<>*'
 
@@ -98,7 +98,7 @@ class Label:
 
 def variant_styles(experiment: Experiment) -> dict[str, VariantStyle]:
   """The style of each declared variant; the baseline is always black."""
-  looks = itertools.cycle(itertools.product(_DASHES, _COLOURS))
+  looks = itertools.cycle(itertools.product(_DASHES, COLOURS))
   markers = itertools.cycle(_MARKERS)
   styles = {experiment.baseline: VariantStyle(_BASELINE_COLOUR, (), next(markers))}
   for name in list(experiment.variants)[1:]:

@@ -74,15 +74,20 @@ def places(measure: str, values: np.ndarray) -> Iterator[tuple[str, Any]]:
 
 
 def named_parameters(tree) -> Iterator[tuple[str, float]]:
-  """('block_03/attention/query', value) for each layer of each parameter; a kernel goes without its name.
+  """('block_03/attention/query', value) for each layer of each parameter.
 
   Args:
     tree: like the parameters, with one number a layer.
   """
   for path, values in jax.tree.leaves_with_path(tree):
-    keys = [key.key for key in path]
-    tail = keys[:-1] if keys[-1] == 'kernel' else keys
-    if keys[0] != 'blocks':
-      yield '/'.join(tail), float(values)
+    name = parameter_name(path)
+    if path[0].key == 'blocks':
+      yield from ((f'block_{layer:02d}/{name}', float(value)) for layer, value in enumerate(values))
     else:
-      yield from (('/'.join([f'block_{k:02d}', *tail[1:]]), float(value)) for k, value in enumerate(values))
+      yield name, float(values)
+
+
+def parameter_name(path) -> str:
+  """`attention/query` of a parameter's path in the tree; a kernel goes without its name, and so do the blocks."""
+  keys = [key.key for key in path]
+  return '/'.join(keys[keys[0] == 'blocks' : len(keys) - (keys[-1] == 'kernel')])
