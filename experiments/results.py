@@ -1,7 +1,6 @@
 """Results as tables, read from the files that runs leave behind."""
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
     raise ConfigError(
       f'there is no {path}: give the directory of a run, as runs/block/baseline/seed_0, or run its command again'
     )
-  rows = read_metrics(path, last_step=sys.maxsize)
+  rows = read_metrics(path)
   return pd.DataFrame(rows or {'step': []}).set_index('step').astype('float64')
 
 
