@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event
+from event_files import read_events
 
 from training.config import ConfigError
 from training.digests import Damaged
@@ -36,18 +36,7 @@ def lines(directory: Path) -> list[dict]:
 
 
 def events(directory: Path) -> list[tuple[int, str, float]]:
-  """All (step, name, value) in the event files: records of a length, its checksum, the event and its checksum."""
-  found = []
-  for path in sorted((directory / 'tensorboard').iterdir()):
-    assert path.name.startswith('events.out.tfevents.')
-    content, place = path.read_bytes(), 0
-    while place < len(content):
-      (length,) = struct.unpack_from('<Q', content, place)
-      event = Event.FromString(content[place + 12 : place + 12 + length])
-      found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
-      place += 12 + length + 4
-    assert place == len(content)
-  return found
+  return read_events(directory / 'tensorboard')
 
 
 def expected_events(rows: dict) -> list[tuple[int, str, float]]:
