@@ -7,12 +7,18 @@
   python train.py --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
   python train.py --config=configs/small.py --config.model.num_layers=24
 
-Running a command again goes on where it stopped, and skips what is finished.
+Running a command again goes on where it stopped, and skips what is finished. It exits with 0; 1 if a run failed; 2 if
+it was asked for what cannot be; 75 if it was stopped (SIGINT or SIGTERM), and should be run again; 130 if twice.
 """
 
 import shlex
 import sys
 from pathlib import Path
+
+from experiments import signals
+
+if __name__ == '__main__':
+  signals.leave_when_told()  # before the imports below, which take a second
 
 from absl import app, flags
 from rich import box
@@ -35,6 +41,10 @@ WORKERS = flags.DEFINE_integer(
   'workers', 0, 'Runs at a time. Default: one a core, each run on one core (the numbers do not depend on how many); '
   'one a GPU on a GPU host. A single run has every core, or one GPU.', lower_bound=0,
 )  # fmt: skip
+EXTEND = flags.DEFINE_bool('extend', False, 'Go on with runs that differ in a smaller number of steps alone.')
+INIT_FROM = flags.DEFINE_string(
+  'init_from', None, 'A run to start from the parameters of, as runs/block/baseline/seed_0; its model must be the same.'
+)
 NAME = flags.DEFINE_string('name', '', 'The name of a run outside the experiments. Default: what was changed.')
 SWEEP = flags.DEFINE_string(
   'sweep', '', 'A grid, as in model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
@@ -56,12 +66,14 @@ def main(argv: list[str]) -> int:
   runs = plan.plan_runs(chosen, scale, changes, Path(WORKDIR.value).expanduser())
   from experiments.conduct import conduct  # here, since what trains and draws takes seconds to import
 
-  return conduct(experiment, runs, WORKERS.value, console, shlex.join(['python', *sys.argv]))
+  return conduct(experiment, runs, WORKERS.value, console, shlex.join(['python', *sys.argv]), EXTEND.value)
 
 
 def asked_for() -> tuple[Experiment, Changes]:
   """The experiment that the flags name or make, and the changes they make to all of its variants."""
   changes = config_changes()
+  if INIT_FROM.value:
+    changes['run.init_from'] = INIT_FROM.value
   if EXPERIMENT.value and (SWEEP.value or NAME.value):
     raise ConfigError('--sweep and --name make an experiment of their own: leave --experiment out')
   if SWEEP.value:
@@ -113,9 +125,6 @@ def run_main(argv: list[str]) -> int:
     return main(argv)
   except ConfigError as error:
     return refuse(error)
-  except KeyboardInterrupt:
-    print('train.py: stopped; the same command goes on from what is saved', file=sys.stderr)
-    return 130
 
 
 if __name__ == '__main__':

@@ -2,23 +2,25 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from experiments import machine, report, sweep
+from experiments import machine, report, signals, sweep
 from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.plan import Run, check_directories
 from training.data import Data, load_for
 from training.files import write_json
 from training.ngrams import yardsticks
-from training.run_directory import check_text
+from training.run_directory import CLAIM, check_text, extend_steps, locked
 
 
-def conduct(experiment: Experiment, runs: Sequence[Run], workers: int, console: Console, command: str) -> int:
+def conduct(
+  experiment: Experiment, runs: Sequence[Run], workers: int, console: Console, command: str, extend: bool = False
+) -> int:
   """Trains the runs that are not finished, and writes and prints the report.
 
   Args:
@@ -27,14 +29,15 @@ def conduct(experiment: Experiment, runs: Sequence[Run], workers: int, console: 
     workers: runs at a time; 0: one a core or GPU.
     console: where to print.
     command: makes it all again; the report shows it.
+    extend: whether runs of fewer steps, but else the same, go on to as many as asked for.
 
   Returns:
-    The exit code: 1 if a run failed.
+    The exit code: 0; 1 if a run failed; 75 if it was stopped, and should be run again.
 
   Raises:
     ConfigError: before anything is compiled or written, if a run cannot be.
   """
-  check_directories(runs)
+  check_directories(runs, extend)
   data = _load_data(runs)
   directory = runs[0].directory.parent.parent
   todo = sweep.unfinished(runs)
@@ -42,16 +45,34 @@ def conduct(experiment: Experiment, runs: Sequence[Run], workers: int, console: 
   if todo:
     # A lone run has the whole machine; in an experiment a run has one core, so that its bits do not depend on the rest.
     places = machine.worker_places(workers, whole_machine=len(runs) == 1 and experiment.name == 'custom')
-    with Display(console, len(runs), len(runs) - len(todo)) as display:
-      failed = sweep.execute(todo, places, display)
+    with _claimed(todo), Display(console, len(runs), len(runs) - len(todo)) as display:
+      failed, stopped = sweep.execute(todo, places, display)
+    if stopped:
+      left = len(sweep.unfinished(runs))
+      console.print(
+        f'stopped: {len(runs) - left} of {len(runs)} runs are finished; the same command goes on from there'
+      )
+      return signals.STOPPED
   if len(failed) < len(runs):
-    if todo or not (directory / 'yardsticks.json').exists():
-      write_json(directory / 'yardsticks.json', yardsticks(data))
-    summary, paths = report.write(experiment, directory, command)
+    with locked(directory / 'lock', wait=True):  # of two commands that share the directory, the second sees all runs
+      if todo or not (directory / 'yardsticks.json').exists():
+        write_json(directory / 'yardsticks.json', yardsticks(data))
+      summary, paths = report.write(experiment, directory, command)
     console.print(report.table(summary))
     for path in paths:
       console.print(_from_here(path), highlight=False, soft_wrap=True)
   return 1 if failed else 0
+
+
+@contextlib.contextmanager
+def _claimed(runs: Sequence[Run]) -> Iterator[None]:
+  """Keeps other commands off the runs, and gives those that are extended their new number of steps."""
+  with contextlib.ExitStack() as claims:
+    for run in runs:
+      claims.enter_context(locked(run.directory / CLAIM))
+    for run in runs:
+      extend_steps(run.directory, run.config)
+    yield
 
 
 def _load_data(runs: Sequence[Run]) -> Data:

@@ -51,6 +51,16 @@ class Display:
     loss = f', training loss {last["loss"]:.3f}' if last.get('loss') is not None else ''
     self._say(f'{run.label}: {status.replace("_", " ")}{loss} ({self._done} of {self._total}{self._left()})')
 
+  def stopping(self) -> None:
+    """The workers have been told to stop."""
+    self._say('stopping: each run finishes its step and saves (a second Ctrl-C quits at once)')
+
+  def stopped(self, run: Run) -> None:
+    """The run has saved what it did, or was killed for taking too long to."""
+    last = self._running.pop(run)
+    at = f' after step {last["step"]}' if last else ''
+    self._say(f'{run.label}: stopped{at}')
+
   def failed(self, run: Run, error: str, log_lines: Sequence[str]) -> None:
     """The run has ended without a result."""
     self._running.pop(run, None)

@@ -15,6 +15,7 @@ from experiments import statistics
 from training import checkpoint, run_directory
 from training.config import Config, ConfigError
 from training.data import load_for, train_batches
+from training.digests import Damaged
 from training.files import read_json
 from training.inspection import inspect
 from training.metrics import places
@@ -76,7 +77,7 @@ def open_run(directory: Path) -> tuple[Config, list[int]]:
   if flat is None:
     raise ConfigError(f'there is no run in {directory}: give the directory of one, as runs/block/baseline/seed_0')
   try:
-    return Config.from_flat(flat), checkpoint.saved_steps(directory / 'checkpoints')
+    return Config.from_flat(flat), sorted(checkpoint.steps_in(directory / 'checkpoints'))
   except ConfigError as error:
     raise ConfigError(f'{directory / "config.json"}: {error}') from None
 
@@ -131,7 +132,10 @@ def _params(subject: Subject, config: Config, count: int) -> Iterator[Any]:
   if subject.step:
     assert subject.directory is not None
     like = jax.eval_shape(lambda: init_state(subject.config, jnp.uint32(seed)))
-    params = checkpoint.load(subject.directory / 'checkpoints', subject.step, like).params
+    try:
+      params = checkpoint.load(subject.directory / 'checkpoints' / str(subject.step), like)[0].params
+    except Damaged as error:
+      raise ConfigError(f'{error}: look at another --step, or train the run again') from None
   else:
     params = init(np.uint32(seed))
   for k in range(count):

@@ -73,21 +73,21 @@ def _subjects(directories: Sequence[Path]) -> list[Subject]:
   if directories:
     if len(set(directories)) < len(directories):
       raise ConfigError('--compare names a run twice')
-    found = [_subjects_of_run(directory, _name(directory, directories)) for directory in directories]
-    return [subject for subjects in found for subject in subjects]
+    runs = {directory: open_run(directory) for directory in directories}
+    return [
+      Subject(_name(directory, directories), config, step, directory)
+      for directory, (config, there) in runs.items()
+      for step in steps_asked_for(directory, there, STEP.value or 'latest')
+    ]
   if STEP.value not in (None, 'init', '0'):
     raise ConfigError(f'--step={STEP.value} goes with --run or --compare: a config has its initial values alone')
+  if changes.get('run.init_from'):
+    raise ConfigError('run.init_from has no part in initial values: look at that run, with --run')
   scale = load_config(config or str(PROJECT / 'configs/tiny.py')).replace(changes)
   name = ', '.join(str(value) for value in changes.values()) or Path(config or 'tiny').stem
   if not DEPTHS.value:
     return [Subject(name, scale)]
   return [Subject(name, scale.replace({'model.num_layers': depth})) for depth in _depths()]
-
-
-def _subjects_of_run(directory: Path, name: str) -> list[Subject]:
-  config, there = open_run(directory)
-  steps = steps_asked_for(directory, there, STEP.value or 'latest')
-  return [Subject(name, config, step, directory) for step in steps]
 
 
 def _name(directory: Path, others: Sequence[Path]) -> str:

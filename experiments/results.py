@@ -1,7 +1,6 @@
 """Results as tables, read from the files that runs leave behind."""
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ def _read_rows(run_directory: str | os.PathLike) -> list[dict[str, Any]]:
     raise ConfigError(
       f'there is no {path}: give the directory of a run, as runs/block/baseline/seed_0, or run its command again'
     )
-  return read_metrics(path, last_step=sys.maxsize)
+  return read_metrics(path)
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike) -> Path:

@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from experiments import signals
 from experiments.display import Display
 from experiments.machine import Place
 from experiments.plan import Run
@@ -16,84 +19,138 @@ from training import run_directory
 
 PROJECT = Path(__file__).parent.parent
 LOG_LINES = 8  # of a failed run, shown
+GRACE = 10.0  # seconds for a worker to finish its step and save; then it is killed, which costs steps and nothing else
+
+
+class Outcome(NamedTuple):
+  """How a sweep ended: the runs that failed, and whether it was stopped before its end."""
+
+  failed: list[Run]
+  stopped: bool
 
 
 def unfinished(runs: Sequence[Run]) -> list[Run]:
   """The runs that have no result yet."""
-  return [run for run in runs if run_directory.read_result(run.directory) is None]
+  return [run for run in runs if not run_directory.is_finished(run.directory, run.config)]
 
 
-def execute(runs: Sequence[Run], places: Sequence[Place], display: Display) -> list[Run]:
-  """Trains the runs, one worker for each place, and returns those that failed.
+def execute(runs: Sequence[Run], places: Sequence[Place], display: Display) -> Outcome:
+  """Trains the runs, one worker for each place.
 
-  A run's numbers do not depend on which worker has it, nor on how many there are. On interruption the workers are
-  stopped; what their runs have saved is gone on from next time.
+  A run's numbers do not depend on which worker has it, nor on how many there are. On SIGINT or SIGTERM each worker
+  finishes its step and saves, and no other run is begun; on a second SIGINT all are killed, and SystemExit is raised.
   """
-  return asyncio.run(_execute(deque(runs), places, display))
+  sweep = _Sweep(runs, display)
+  with signals.handled(sweep.handle):
+    asyncio.run(sweep.run(places[: len(runs)]))
+  return Outcome(sweep.failed, sweep.stopping)
 
 
-async def _execute(waiting: deque[Run], places: Sequence[Place], display: Display) -> list[Run]:
-  failed: list[Run] = []
-  used = places[: len(waiting)]
-  await asyncio.gather(*(_serve(waiting, place, display, failed) for place in used))
-  return failed
+class _Sweep:
+  """The runs that wait, the workers, and what became of the rest."""
 
+  def __init__(self, runs: Sequence[Run], display: Display):
+    self.waiting, self.display = deque(runs), display
+    self.failed: list[Run] = []
+    self.stopping = False
+    self._workers: list[asyncio.subprocess.Process] = []
+    self._loop: asyncio.AbstractEventLoop | None = None
 
-async def _serve(waiting: deque[Run], place: Place, display: Display, failed: list[Run]) -> None:
-  """Gives a worker runs until there are none; a worker that died is replaced for the next run."""
-  worker = None
-  try:
-    while waiting:
-      run = waiting.popleft()
+  async def run(self, places: Sequence[Place]) -> None:
+    self._loop = asyncio.get_running_loop()
+    if self.stopping:
+      self._stop()
+    try:
+      await asyncio.gather(*(self._serve(place) for place in places))
+    finally:
+      self._kill()
+
+  def handle(self, number: int, frame: object) -> None:
+    """Answers a signal; the runs are stopped in the loop, not in the midst of whatever it is doing."""
+    del frame
+    if self.stopping and number == signal.SIGINT:
+      self._kill()
+      raise SystemExit(signals.INTERRUPTED)
+    self.stopping = True
+    if self._loop is not None:
+      self._loop.call_soon_threadsafe(self._stop)
+
+  def _stop(self) -> None:
+    self.stopping = True
+    self.display.stopping()
+    for worker in self._workers:
+      _send(worker, signal.SIGTERM)
+    asyncio.get_running_loop().call_later(GRACE, self._kill)
+
+  def _kill(self) -> None:
+    for worker in self._workers:
+      _send(worker, signal.SIGKILL)
+
+  async def _serve(self, place: Place) -> None:
+    """Gives a worker runs until there are none; a worker that died is replaced for the next run."""
+    worker = None
+    while self.waiting and not self.stopping:
+      run = self.waiting.popleft()
       if worker is None:
-        worker = await _start(place)
-      error = await _train(worker, run, display)
+        worker = await self._start(place)
+      error = await self._train(worker, run)
       if error is not None:
-        failed.append(run)
-        display.failed(run, error, _last_lines(run.directory / 'log.txt'))
+        self.failed.append(run)
+        self.display.failed(run, error, _last_lines(run.directory / 'log.txt'))
       if worker.returncode is not None:
         worker = None
-  finally:
     if worker is not None:
-      await _stop(worker)
+      assert worker.stdin is not None
+      worker.stdin.close()  # it ends
+      await worker.wait()
 
+  async def _start(self, place: Place) -> asyncio.subprocess.Process:
+    path = [str(PROJECT), *filter(None, [os.environ.get('PYTHONPATH')])]
+    core = [] if place.core is None else [f'--core={place.core}']
+    with signals.sigint_kept_from_children():
+      worker = await asyncio.create_subprocess_exec(
+        sys.executable, '-P', '-m', 'experiments.worker', *core,  # -P: what lies in the user's folder is not ours
+        env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+      )  # fmt: skip
+    self._workers.append(worker)
+    if self.stopping:
+      _send(worker, signal.SIGTERM)
+    return worker
 
-async def _start(place: Place) -> asyncio.subprocess.Process:
-  path = [str(PROJECT), *filter(None, [os.environ.get('PYTHONPATH')])]
-  core = [] if place.core is None else [f'--core={place.core}']
-  return await asyncio.create_subprocess_exec(
-    sys.executable, '-P', '-m', 'experiments.worker', *core,  # -P: what lies in the user's folder is not ours
-    env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
-    stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-  )  # fmt: skip
-
-
-async def _stop(worker: asyncio.subprocess.Process) -> None:
-  with contextlib.suppress(ProcessLookupError):
-    worker.terminate()
-  await worker.wait()
-
-
-async def _train(worker: asyncio.subprocess.Process, run: Run, display: Display) -> str | None:
-  """Has a worker train a run; what went wrong, or None."""
-  assert worker.stdin is not None
-  assert worker.stdout is not None
-  labels = {'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed}
-  job = {'directory': str(run.directory.absolute()), 'config': run.config.to_flat(), 'labels': labels}
-  display.started(run)
-  with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below
-    worker.stdin.write(json.dumps(job).encode() + b'\n')
-    await worker.stdin.drain()
-  while line := await worker.stdout.readline():
-    event = json.loads(line)
-    if 'failed' in event:
-      return event['failed']
-    if 'ended' in event:
-      display.ended(run, event['ended'])
+  async def _train(self, worker: asyncio.subprocess.Process, run: Run) -> str | None:
+    """Has a worker train a run; what went wrong, or None."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    labels = {'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed}
+    job = {'directory': str(run.directory.absolute()), 'config': run.config.to_flat(), 'labels': labels}
+    self.display.started(run)
+    with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below
+      worker.stdin.write(json.dumps(job).encode() + b'\n')
+      await worker.stdin.drain()
+    while line := await worker.stdout.readline():
+      event = json.loads(line)
+      if 'failed' in event:
+        return event['failed']
+      if 'ended' in event:
+        self.display.ended(run, event['ended'])
+        return None
+      if 'stopped' in event:  # by us, or by someone who told it alone
+        self.stopping = True
+        self.display.stopped(run)
+        return None
+      self.display.progress(run, event)
+    code = await worker.wait()
+    if self.stopping:
+      self.display.stopped(run)
       return None
-    display.progress(run, event)
-  code = await worker.wait()
-  return f'its process was killed by signal {-code}' if code < 0 else f'its process ended with code {code}'
+    return f'its process was killed by signal {-code}' if code < 0 else f'its process ended with code {code}'
+
+
+def _send(worker: asyncio.subprocess.Process, number: int) -> None:
+  if worker.returncode is None:
+    with contextlib.suppress(ProcessLookupError):
+      worker.send_signal(number)
 
 
 def _last_lines(log: Path) -> list[str]:

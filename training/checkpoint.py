@@ -1,32 +1,49 @@
 """Checkpoints of the training state. The only module that imports orbax."""
 
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 from orbax.checkpoint import v1 as ocp
 
 from training.config import ConfigError
+from training.digests import Damaged, array_checksums, read_manifest, write_manifest
 from training.step import State
 
 # Folders are made before a save goes on in the background: where one cannot be made, orbax's threads would wait for it
 # for 20 minutes, and the process could not end.
 _CONTEXT = ocp.Context()
 _CONTEXT.asynchronous.create_directories_asynchronously = False
-_SAVE_WHEN_ASKED = ocp.training.save_decision_policies.FixedIntervalPolicy(1)
+_UNFINISHED = '.saving'  # ends the name of a folder until it is whole, its manifest with it
+
+About = Mapping[str, Any]  # what a checkpoint says of itself: JSON
+
+
+class Restored(NamedTuple):
+  """A state, what its checkpoint says of itself, and a line for each newer checkpoint that was not whole."""
+
+  state: State
+  about: About
+  notes: list[str]
 
 
 class Checkpoints:
-  """The checkpoints of one run, by step. A context manager: leaving it waits for the last save, and fails with it."""
+  """The checkpoints of one run, by step. A context manager: leaving it waits for the last save, and fails with it.
+
+  A folder under the name of its step is whole, or has been damaged since: it is renamed when all is written. Its
+  manifest holds the sha256 of every file, the checksum of every array, and what the run says of itself.
+  """
 
   def __init__(self, directory: Path, keep: int):
-    self._checkpointer = ocp.training.Checkpointer(
-      directory.absolute(),  # orbax takes no other
-      context=_CONTEXT,
-      save_decision_policy=_SAVE_WHEN_ASKED,
-      preservation_policy=ocp.training.preservation_policies.LatestN(keep),
-      cleanup_tmp_directories=True,  # of a save that was killed
-    )
-    self._pending = None
+    self._directory, self._keep = directory.absolute(), keep  # orbax takes no other
+    self._directory.mkdir(parents=True, exist_ok=True)
+    for unfinished in self._directory.glob(f'*{_UNFINISHED}*'):  # a save that was killed
+      shutil.rmtree(unfinished)
+    self._thread = ThreadPoolExecutor(1)
+    self._pending: Future | None = None
 
   def __enter__(self) -> 'Checkpoints':
     return self
@@ -35,56 +52,85 @@ class Checkpoints:
     try:
       self.wait()
     finally:
-      self._checkpointer.close()
+      self._thread.shutdown()
 
-  def latest_step(self) -> int | None:
-    """The step of the newest checkpoint, or None."""
-    latest = self._checkpointer.latest
-    return None if latest is None else latest.step
-
-  def save(self, state: State) -> None:
+  def save(self, state: State, about: About) -> None:
     """Starts writing the state, under its step; returns when the device's memory may be used again."""
     self.wait()
     step = int(state.step)
-    if step != self.latest_step():
-      self._pending = self._checkpointer.save_checkpointables_async(step, {'state': state})
+    if step in steps_in(self._directory):
+      return
+    arrays = {name: int(value) for name, value in jax.device_get(array_checksums(state)).items()}
+    unfinished = self._directory / f'{step}{_UNFINISHED}'
+    with _CONTEXT:
+      response = ocp.save_checkpointables_async(unfinished, {'state': state})
+    self._pending = self._thread.submit(self._finish, response, step, {'arrays': arrays, 'about': about})
 
   def wait(self) -> None:
     """Waits for the save under way, and raises what went wrong in it."""
     if self._pending is not None:
-      self._pending.result()
-      self._pending = None
+      pending, self._pending = self._pending, None
+      pending.result()
 
-  def restore(self, step: int, like: State) -> State:
-    """The state saved at `step`; `like` gives its structure, shapes and types (arrays or jax.ShapeDtypeStruct)."""
-    return self._checkpointer.load_checkpointables(step, {'state': _shapes(like)})['state']
+  def restore(self, like: State, check: Callable[[About], None]) -> Restored | None:
+    """The newest state that is whole; newer ones that are not are deleted then. None where there is no checkpoint.
+
+    Args:
+      like: gives the structure, shapes and types (arrays or jax.ShapeDtypeStruct).
+      check: is told what a checkpoint says of itself, before it is loaded; raises Damaged if it is of no use, or
+        whatever refuses it.
+
+    Raises:
+      ConfigError: if there are checkpoints, and none is whole.
+    """
+    notes: list[str] = []
+    for step in steps_in(self._directory):
+      try:
+        state, manifest = load(self._directory / str(step), like, check)
+      except Damaged as error:
+        notes.append(f'checkpoint {step} is damaged: {error}')
+        continue
+      for damaged in steps_in(self._directory)[: len(notes)]:
+        shutil.rmtree(self._directory / str(damaged))
+      return Restored(state, manifest['about'], [f'{note}: went on from step {step}' for note in notes])
+    if notes:
+      raise ConfigError(f'{"; ".join(notes)}: none is whole; delete {self._directory.parent} to start this run over')
+    return None
+
+  def _finish(self, response: Any, step: int, manifest: Mapping[str, Any]) -> None:
+    response.result()
+    unfinished = self._directory / f'{step}{_UNFINISHED}'
+    write_manifest(unfinished, manifest)
+    unfinished.rename(self._directory / str(step))
+    for old in steps_in(self._directory)[self._keep :]:
+      shutil.rmtree(self._directory / str(old))
 
 
-def saved_steps(directory: Path) -> list[int]:
-  """The steps of the checkpoints in a directory, in order; looks, and touches nothing."""
+def steps_in(directory: Path) -> list[int]:
+  """The steps of the checkpoints in a folder, the newest first."""
   names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-  return sorted(int(name) for name in names if name.isdecimal())
+  return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
-def load(directory: Path, step: int, like: State) -> State:
-  """The state of one checkpoint, without opening the directory for writing: a run may be under way there.
+def load(path: Path, like: State, check: Callable[[About], None] = lambda about: None) -> tuple[State, dict[str, Any]]:
+  """The state of one checkpoint, each file and array compared with its checksum, and its manifest.
+
+  Args:
+    path: its folder.
+    like: see `Checkpoints.restore`.
+    check: likewise.
 
   Raises:
-    ConfigError: if it is not of the shapes of `like`.
+    Damaged: if something is not what was written; the message names it.
   """
-  path = directory.absolute() / str(step)
-  saved = ocp.checkpointables_metadata(path).metadata['state']
-  for keys, leaf in jax.tree.leaves_with_path(like.params):
-    node = saved['params']
-    for key in keys:
-      node = node.get(key.key, {}) if isinstance(node, dict) else {}
-    shape = getattr(node, 'shape', None)
-    if shape != leaf.shape:
-      name = '/'.join(key.key for key in keys)
-      raise ConfigError(f'{path} is of another model: {name} is {shape or "missing"} there, and {leaf.shape} here')
-  return ocp.load_checkpointables(path, {'state': _shapes(like)})['state']
-
-
-def _shapes(like: State) -> State:
+  path = path.absolute()  # orbax takes no other
+  manifest = read_manifest(path)
+  check(manifest['about'])
   placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), like)
+  shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), like)
+  with _CONTEXT:
+    state = ocp.load_checkpointables(path, {'state': shapes})['state']
+  for name, value in jax.device_get(array_checksums(state)).items():
+    if manifest['arrays'].get(name) != value:
+      raise Damaged(f'{path}: {name} is not what was saved')
+  return state, manifest

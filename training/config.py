@@ -100,6 +100,7 @@ class RunConfig:
     steps: optimizer steps.
     batch_size: B, sequences in a global batch.
     init_seed: of the initial values (and of dropout); follows the run's seed.
+    init_from: a run's directory: start from its parameters, not from initial values.
     on_nonfinite: `stop`: the first step whose loss or gradient is not finite ends the run as `diverged`;
       `skip`: that update is dropped, and 10 in a row end the run. Either way the old parameters stay.
     log_every: steps between logged training metrics; 0: 30 times in a run.
@@ -112,6 +113,7 @@ class RunConfig:
   steps: int = 300
   batch_size: int = 16
   init_seed: int = 0
+  init_from: str = ''
   on_nonfinite: Literal['stop', 'skip'] = 'stop'
   log_every: int = 0
   evaluations: int = 20

@@ -29,6 +29,8 @@ def write_atomically(path: Path, *parts) -> Path:
     with open(descriptor, 'wb') as file:
       for part in parts:
         file.write(part.encode() if isinstance(part, str) else part)
+      file.flush()
+      os.fsync(file.fileno())  # or a power failure after the replacement may leave an empty file
     os.chmod(temporary, 0o644)  # mkstemp keeps a file to its owner; results are for the group, too
     os.replace(temporary, path)
   except BaseException:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 
-from training import run_directory
-from training.checkpoint import Checkpoints
+from training import resume, run_directory
+from training.checkpoint import About, Checkpoints
 from training.config import Config
 from training.data import Data, load_for, train_batches
 from training.environment import environment, note_environment
@@ -24,10 +23,18 @@ from training.step import State, has_diverged, is_logged
 Report = Callable[[dict[str, Any]], None]
 
 
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+  """The run was told to stop, and has saved what it did; calling `train` again goes on from there."""
+
+
 def train(
-  config: Config, directory: Path, labels: Mapping[str, Any], report: Report = lambda progress: None
+  config: Config,
+  directory: Path,
+  labels: Mapping[str, Any],
+  report: Report = lambda progress: None,
+  stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-  """Trains a run to its end, going on from its newest checkpoint if there is one.
+  """Trains a run to its end, going on from its newest checkpoint that is whole, if there is one.
 
   Args:
     config: all that decides the run.
@@ -35,38 +42,50 @@ def train(
     labels: what the run is called, as {'experiment', 'variant', 'seed'}; opens result.json.
     report: is told of progress at logged steps, as {'step', 'steps', 'loss', 'tokens_per_second'}, and of what a
       person should know, as {'note'}.
+    stop: is asked after every step whether to stop there.
 
   Returns:
     What result.json holds, which is written last; see training/evaluation.py.
 
   Raises:
-    ConfigError: if the data do not fit the model, or the directory is another run's.
+    ConfigError: if the data do not fit the model, the directory is another run's, another process trains it, or no
+      checkpoint of it is whole.
+    Stopped: if told to.
   """
   started = time.perf_counter()
+
+  def note(text: str) -> None:
+    logging.warning(text)
+    report({'note': text})
+
+  def go_on() -> None:
+    if stop():
+      raise Stopped
+
   data = load_for(config)
-  run_directory.prepare(directory, config)
+  run_directory.check(directory, config)
   run_directory.check_text(directory, data.checksum)
-  programs = programs_for(config)
-  with (
-    run_directory.locked(directory),
-    Checkpoints(directory / 'checkpoints', config.run.keep_checkpoints) as checkpoints,
-  ):
-    state = programs.init(np.uint32(config.run.init_seed))
-    resumed_at = checkpoints.latest_step()
-    if resumed_at is not None:
-      state = checkpoints.restore(resumed_at, state)
-    note = note_environment(directory, data.checksum, resumed=resumed_at is not None)
-    if note:
-      logging.warning(note)
-      report({'note': note})
-    with MetricsLog(directory, last_step=resumed_at or 0) as log:
-      training = _Training(config, data, programs, checkpoints, log, report)
-      state = training.run(state)
-      checkpoints.save(state)
-    result = result_of(config, programs, state, data)
-  timing = {'seconds': time.perf_counter() - started, 'tokens_per_second': training.tokens_per_second()}
-  result = {**labels, **result, **timing, 'resumed_at': resumed_at, **environment()}
-  write_json(directory / 'result.json', result)
+  with run_directory.locked(directory / run_directory.LOCK):
+    run_directory.prepare(directory, config)
+    programs = programs_for(config)
+    go_on()
+    with Checkpoints(directory / 'checkpoints', config.run.keep_checkpoints) as checkpoints:
+      state, about, resumed_at = resume.state_to_go_on_from(config, directory, data, programs, checkpoints, note)
+      changed = note_environment(directory, data.checksum, resumed=resumed_at is not None)
+      if changed:
+        note(changed)
+      with MetricsLog(directory, about['log']) as log:
+        if log.note:
+          note(log.note)
+        training = _Training(config, data, programs, checkpoints, log, report, stop, about)
+        state = training.run(state)
+        training.save(state)
+      go_on()
+      result = result_of(config, programs, state, data)
+    timing = {'seconds': time.perf_counter() - started, 'tokens_per_second': training.tokens_per_second()}
+    origin = {'resumed_at': resumed_at, 'init_from': about['init_from'], 'extended_at': about['extended_at']}
+    result = {**labels, **result, **timing, **origin, **environment()}
+    write_json(directory / 'result.json', result)
   return result
 
 
@@ -74,17 +93,26 @@ class _Training:
   """The loop over steps. A step's metrics are read after the next one is dispatched: the device never waits."""
 
   def __init__(
-    self, config: Config, data: Data, programs: Programs, checkpoints: Checkpoints, log: MetricsLog, report: Report
+    self,
+    config: Config,
+    data: Data,
+    programs: Programs,
+    checkpoints: Checkpoints,
+    log: MetricsLog,
+    report: Report,
+    stop: Callable[[], bool],
+    about: About,
   ):
     self.config, self.data, self.programs = config, data, programs
     self.checkpoints, self.log, self.report = checkpoints, log, report
+    self.stop, self.about = stop, about
     run = config.run
     self.evaluation_steps = set(run.evaluation_steps())
     self.checkpoint_steps = set(range(run.checkpoint_interval, run.steps, run.checkpoint_interval))
     self.clock = _Clock()
 
   def run(self, state: State) -> State:
-    """Takes the steps that are left, or those up to a divergence, and returns the last state."""
+    """Takes the steps that are left, or those up to a divergence, and returns the last state; raises Stopped."""
     run, first = self.config.run, int(state.step)
     if has_diverged(self.config, int(state.nonfinite_in_a_row)):  # restored, and its result is not written yet
       return state
@@ -96,11 +124,15 @@ class _Training:
       if unread is not None and not self.record(*unread):
         return state
       unread = step, metrics
-      if step in self.evaluation_steps or step in self.checkpoint_steps:
+      stopping = self.stop()
+      if step in self.evaluation_steps or step in self.checkpoint_steps or stopping:
         jax.block_until_ready(metrics)
         self.clock.stop(step)
         if not self.record(step, metrics, state):
           return state
+        if stopping:
+          self.save(state)
+          raise Stopped
         unread = None
         self.clock.start(step)
     return state
@@ -117,8 +149,12 @@ class _Training:
     if row:
       self.log.write(step, row)
     if state is not None and step in self.checkpoint_steps and not diverged:
-      self.checkpoints.save(state)
+      self.save(state)
     return not diverged
+
+  def save(self, state: State) -> None:
+    """Starts writing a checkpoint, the log before it: a checkpoint never tells of lines that are not on the disk."""
+    self.checkpoints.save(state, {**self.about, 'log': self.log.sync()})
 
   def tokens_per_second(self) -> float | None:
     """Tokens trained on a second of training, evaluation and compilation left out; None before the first pause."""

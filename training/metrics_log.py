@@ -1,17 +1,25 @@
 """metrics.jsonl, the record of a run, and the TensorBoard files made from it."""
 
+import hashlib
 import json
 import math
+import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import FileWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
 from training.config import ConfigError
+from training.digests import Damaged
 from training.files import write_atomically
+
+Mark = Mapping[str, Any]  # the first lines of a log: {'bytes', 'sha256'}
+NOTHING: Mark = {'bytes': 0, 'sha256': hashlib.sha256().hexdigest()}
 
 
 class MetricsLog:
@@ -19,26 +27,47 @@ class MetricsLog:
 
   A value is a number or a list of numbers; TensorBoard shows the numbers alone.
 
-  Opening it cuts the file to the steps up to `last_step` (what a resumed run has really done), and makes the
-  TensorBoard files again from what is left.
+  Opening it cuts the file back to a mark (what a resumed run has really done), and makes the TensorBoard files again
+  from what is left.
+
+  Attributes:
+    note: says so if what was cut off had been damaged; else None.
   """
 
-  def __init__(self, directory: Path, last_step: int):
-    self._path = directory / 'metrics.jsonl'
-    kept = read_metrics(self._path, last_step)
-    write_atomically(self._path, ''.join(f'{json.dumps(row)}\n' for row in kept))
-    shutil.rmtree(directory / 'tensorboard', ignore_errors=True)
-    self._file = self._path.open('a', encoding='utf8')
-    self._events = FileWriter(directory / 'tensorboard')
-    for row in kept:
-      self._add_event(row)
+  def __init__(self, directory: Path, mark: Mark = NOTHING):
+    """Opens metrics.jsonl in a run's directory; raises Damaged if it does not begin as it did at the mark."""
+    path = directory / 'metrics.jsonl'
+    check_mark(path, mark)
+    content = path.read_bytes() if path.exists() else b''
+    kept, dropped = content[: mark['bytes']], content[mark['bytes'] :]
+    self.note = None if _is_whole(dropped) else f'the end of {path} was damaged, and is cut back to the checkpoint'
+    write_atomically(path, kept)
+    self._hash = hashlib.sha256(kept)
+    self._file = path.open('a', encoding='utf8')
+    folder = directory / 'tensorboard'
+    if folder.exists():
+      shutil.rmtree(folder)
+    folder.mkdir()
+    # Not FileWriter, which writes in a thread of its own: where that has died of a full disk, the run waits for ever.
+    self._events = EventsWriter(str(folder / 'events'))
+    for line in kept.splitlines():
+      self._add_event(json.loads(line))
+    self._events.flush()
 
   def write(self, step: int, metrics: Mapping[str, float | list[float]]) -> None:
-    """Adds a step's metrics; the line is on its way to the disk when this returns."""
+    """Adds a step's metrics; the line outlives this process when this returns, and the machine after `sync`."""
     row = {'step': step} | {name: _as_json(value) for name, value in metrics.items()}
-    self._file.write(json.dumps(row, allow_nan=False) + '\n')
+    line = json.dumps(row, allow_nan=False) + '\n'
+    self._file.write(line)
     self._file.flush()
+    self._hash.update(line.encode())
     self._add_event(row)
+
+  def sync(self) -> Mark:
+    """Has all lines on the disk, and says what they are: see `check_mark`."""
+    os.fsync(self._file.fileno())
+    self._events.flush()
+    return {'bytes': self._file.tell(), 'sha256': self._hash.hexdigest()}
 
   def _add_event(self, row: Mapping[str, Any]) -> None:
     values = [
@@ -46,7 +75,7 @@ class MetricsLog:
       for name, value in row.items()
       if name != 'step' and not isinstance(value, list)
     ]
-    self._events.add_summary(Summary(value=values), row['step'])
+    self._events.write_event(Event(step=row['step'], wall_time=time.time(), summary=Summary(value=values)))
 
   def __enter__(self) -> 'MetricsLog':
     return self
@@ -62,8 +91,15 @@ def _as_json(value: float | list[float]) -> Any:
   return value if math.isfinite(value) else None
 
 
-def read_metrics(path: Path, last_step: int) -> list[dict[str, Any]]:
-  """The rows of a metrics.jsonl up to last_step; a last line cut short by a kill is left out.
+def check_mark(path: Path, mark: Mark) -> None:
+  """Raises Damaged if a metrics.jsonl does not begin with the lines it had at a mark."""
+  content = path.read_bytes()[: mark['bytes']] if path.exists() else b''
+  if hashlib.sha256(content).hexdigest() != mark['sha256']:
+    raise Damaged(f'{path} has changed in its first {mark["bytes"]} bytes')
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+  """The rows of a metrics.jsonl; a last line cut short by a kill is left out.
 
   Raises:
     ConfigError: if a line before the last is no row.
@@ -73,12 +109,14 @@ def read_metrics(path: Path, last_step: int) -> list[dict[str, Any]]:
     for number, line in enumerate(path.read_text('utf8', errors='replace').splitlines(keepends=True), 1):
       if not line.endswith('\n'):
         break
-      try:
-        row = json.loads(line)
-        step = int(row['step'])
-      except (ValueError, KeyError, TypeError):
-        raise ConfigError(f'{path}, line {number} is damaged: delete {path.parent} and run again') from None
-      if step > last_step:
-        break
-      rows.append(row)
+      if not _is_whole(line.encode()):
+        raise ConfigError(f'{path}, line {number} is damaged: delete {path.parent} and run again')
+      rows.append(json.loads(line))
   return rows
+
+
+def _is_whole(lines: bytes) -> bool:
+  try:
+    return all(isinstance(json.loads(line)['step'], int) for line in lines.splitlines()) and lines[-1:] in (b'', b'\n')
+  except (ValueError, KeyError, TypeError):
+    return False

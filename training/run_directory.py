@@ -6,31 +6,45 @@ config.json  metrics.jsonl  checkpoints/  tensorboard/  result.json
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from training.config import Config, ConfigError
 from training.files import read_json, write_json
 
 # A run is what it computes. Sections, and fields of `run`, that only decide what is looked at do not belong to it.
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
-IDENTITY_FIELDS = ('run.steps', 'run.batch_size', 'run.init_seed', 'run.on_nonfinite')
+IDENTITY_FIELDS = ('run.steps', 'run.batch_size', 'run.init_seed', 'run.init_from', 'run.on_nonfinite')
+CLAIM, LOCK = 'claim', 'lock'  # held by the command that will have the run trained, and by the process that trains it
 
 
 def identity(config: Config) -> dict[str, Any]:
   """The fields that decide a run's numbers, by path."""
-  flat = config.to_flat()
+  return {path: value for path, value in config.to_flat().items() if _decides(path)}
+
+
+def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, str]:
+  """What differs between two runs, by path: 'model.num_layers is 12 there, 6 here'; None: not there, or not here."""
+  paths = [*wanted, *(path for path in stored if _decides(path) and path not in wanted)]
   return {
-    path: value for path, value in flat.items() if path.split('.')[0] in IDENTITY_SECTIONS or path in IDENTITY_FIELDS
+    path: f'{path} is {stored.get(path)!r} there, {wanted.get(path)!r} here'
+    for path in paths
+    if stored.get(path) != wanted.get(path)
   }
 
 
-def check(directory: Path, config: Config) -> None:
+def check(directory: Path, config: Config, extend: bool = False) -> None:
   """Checks that a run of this config may use the directory; writes nothing.
 
+  Args:
+    directory: of the run.
+    config: of the run.
+    extend: whether a run that differs in a smaller number of steps alone may go on to more of them.
+
   Raises:
-    ConfigError: if another run's config.json is there (naming what differs), or something else is in the way.
+    ConfigError: if another run's config.json is there (naming all that differs), or something else is in the way.
   """
   for place in (directory, *directory.parents):
     if place.exists() and not place.is_dir():
@@ -39,37 +53,68 @@ def check(directory: Path, config: Config) -> None:
   if not os.access(nearest, os.W_OK | os.X_OK):
     raise ConfigError(f'{nearest} cannot be written to: choose another --workdir')
   stored = read_json(directory / 'config.json')
+  elsewhere = f'start this one with --workdir={workdir_of(directory)}_2'
   if stored is None:
+    left = [name for name in ('result.json', 'checkpoints', 'metrics.jsonl') if (directory / name).exists()]
+    if left:
+      raise ConfigError(
+        f'{directory} holds the {left[0]} of a run whose config.json is gone: delete it, or {elsewhere}'
+      )
     return
-  wanted = identity(config)
-  differing = [path for path, value in wanted.items() if stored.get(path) != value]
-  if differing:
-    shown = '; '.join(f'{path} is {stored.get(path)!r} there, {wanted[path]!r} here' for path in differing[:5])
-    more = f'; and {len(differing) - 5} more' if len(differing) > 5 else ''
-    elsewhere = f'{workdir_of(directory)}_2'
-    raise ConfigError(f'{directory} holds another run ({shown}{more}): start this one with --workdir={elsewhere}')
+  differing = differences(stored, identity(config))
+  if differing.keys() == {'run.steps'} and isinstance(stored.get('run.steps'), int):
+    before, steps = stored['run.steps'], config.run.steps
+    if steps < before:
+      raise ConfigError(f'{directory} holds a run of {before} steps, more than the {steps} asked for: {elsewhere}')
+    if not extend:
+      raise ConfigError(
+        f'{directory} holds a run of {before} steps, and {steps} are asked for: --extend takes it there, or {elsewhere}'
+      )
+  elif differing:
+    raise ConfigError(f'{directory} holds another run ({"; ".join(differing.values())}): {elsewhere}')
 
 
 def check_text(directory: Path, data_checksum: str) -> None:
   """Raises ConfigError if the run in the directory was begun on other data than these."""
   begun = read_json(directory / 'environment.json')
-  if begun and begun['data_checksum'] != data_checksum:
+  if begun and begun.get('data_checksum') != data_checksum:
     raise ConfigError(f'{directory} was begun on another text, which has changed since: choose another --workdir')
 
 
+def check_free(directory: Path) -> None:
+  """Raises ConfigError if a process is training the run, or is about to; writes nothing."""
+  for name in (CLAIM, LOCK):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), (directory / name).open() as file:
+      _lock(file, fcntl.LOCK_SH)
+
+
 @contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-  """Keeps a second process off the run while this one trains it; a process that dies lets go.
+def locked(path: Path, wait: bool = False) -> Iterator[None]:
+  """Holds a lock file, and keeps in it who does so; a process that dies lets go.
+
+  Args:
+    path: the file; it and its folder are made.
+    wait: for another process to let go of it.
 
   Raises:
-    ConfigError: if another process has it.
+    ConfigError: if another process has it, naming that.
   """
-  with (directory / 'lock').open('w') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise ConfigError(f'{directory} is being trained by another process: wait for it') from None
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with path.open('a+') as file:
+    _lock(file, fcntl.LOCK_EX, wait)
+    file.truncate(0)
+    file.write(f'process {os.getpid()} on {socket.gethostname()}')
+    file.flush()
     yield
+
+
+def _lock(file: TextIO, kind: int, wait: bool = False) -> None:
+  try:
+    fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
+  except BlockingIOError:
+    file.seek(0)
+    holder = file.read() or 'another process'
+    raise ConfigError(f'{Path(file.name).parent} is being trained by {holder}: wait for it, or stop it') from None
 
 
 def prepare(directory: Path, config: Config) -> None:
@@ -78,11 +123,25 @@ def prepare(directory: Path, config: Config) -> None:
   write_json(directory / 'config.json', config.to_flat())
 
 
+def extend_steps(directory: Path, config: Config) -> None:
+  """Makes a run in the directory that has fewer steps one of as many as `config` has; its result is one no longer."""
+  stored = read_json(directory / 'config.json')
+  if stored is not None and stored['run.steps'] < config.run.steps:
+    (directory / 'result.json').unlink(missing_ok=True)
+    write_json(directory / 'config.json', config.to_flat())
+
+
 def workdir_of(directory: Path) -> Path:
   """<workdir> of <workdir>/<experiment>/<variant>/seed_<k>."""
   return directory.parents[2] if len(directory.parents) > 2 else directory
 
 
-def read_result(directory: Path) -> dict[str, Any] | None:
-  """What the finished run in this directory gave, or None if it has not ended."""
-  return read_json(directory / 'result.json')
+def is_finished(directory: Path, config: Config) -> bool:
+  """Whether the directory has the result of a run of as many steps as `config` has."""
+  if read_json(directory / 'result.json') is None:
+    return False
+  return (read_json(directory / 'config.json') or {}).get('run.steps') == config.run.steps
+
+
+def _decides(path: str) -> bool:
+  return path.split('.')[0] in IDENTITY_SECTIONS or path in IDENTITY_FIELDS

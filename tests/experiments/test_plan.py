@@ -132,6 +132,6 @@ def test_directories_are_checked_without_writing(tmp_path):
   runs = plan.plan_runs(EXPERIMENT, Config(), {}, tmp_path)
   plan.check_directories(runs)
   assert not list(tmp_path.iterdir())
-  prepare(runs[3].directory, runs[3].config.replace({'run.steps': 77}))
-  with pytest.raises(ConfigError, match=r'seed_7 holds another run \(run.steps is 77 there, 300 here\)'):
+  prepare(runs[3].directory, runs[3].config.replace({'run.batch_size': 77}))
+  with pytest.raises(ConfigError, match=r'seed_7 holds another run \(run.batch_size is 77 there, 16 here\)'):
     plan.check_directories(runs)

@@ -74,21 +74,22 @@ def test_another_run_is_refused_with_what_differs(directory):
 
 
 @pytest.mark.parametrize(
-  'path', [path for path in Config().to_flat() if path not in NOT_OF_IT and path.startswith('run.')]
+  'path', [p for p in Config().to_flat() if p not in NOT_OF_IT and p.startswith('run.') and p != 'run.steps']
 )
 def test_each_field_of_the_run_that_counts_is_compared(directory, path):
   run_directory.prepare(directory, Config())
-  other = {'run.steps': 301, 'run.batch_size': 17, 'run.init_seed': 1, 'run.on_nonfinite': 'skip'}[path]
+  other = {'run.batch_size': 17, 'run.init_seed': 1, 'run.init_from': 'runs/a', 'run.on_nonfinite': 'skip'}[path]
   with pytest.raises(ConfigError, match=rf'\({path} is {Config().to_flat()[path]!r} there, {other!r} here\)'):
     run_directory.check(directory, Config().replace({path: other}))
 
 
-def test_five_differences_are_shown_and_the_rest_counted(directory):
+def test_every_difference_is_named(directory):
   run_directory.prepare(directory, Config())
   with pytest.raises(ConfigError) as error:
     run_directory.check(directory, OTHER)
-  assert str(error.value).count(' there, ') == 5
-  assert '; and 1 more): ' in str(error.value)
+  assert str(error.value).count(' there, ') == 6
+  for path in ('model.num_layers', 'model.norm_placement', 'data.seed', 'optimizer.learning_rate', 'run.steps'):
+    assert f'{path} is {Config().to_flat()[path]!r} there, {OTHER.to_flat()[path]!r} here' in str(error.value)
 
 
 def test_a_field_that_the_stored_config_lacks_differs(directory):
@@ -120,12 +121,48 @@ def test_a_damaged_config_is_not_written_over(directory):
   assert (directory / 'config.json').read_text() == '{"model'
 
 
-def test_a_result_is_read_once_there_is_one(directory):
-  assert run_directory.read_result(directory) is None
+def test_a_run_is_finished_once_it_has_the_result_of_all_its_steps(directory):
+  assert not run_directory.is_finished(directory, Config())
   run_directory.prepare(directory, Config())
-  assert run_directory.read_result(directory) is None
+  assert not run_directory.is_finished(directory, Config())
   (directory / 'result.json').write_text('{"status": "completed"}')
-  assert run_directory.read_result(directory) == {'status': 'completed'}
+  assert run_directory.is_finished(directory, Config())
+  assert not run_directory.is_finished(directory, Config().replace({'run.steps': 301}))
+
+
+def test_a_longer_run_goes_on_when_it_is_said_and_a_shorter_one_never(directory):
+  run_directory.prepare(directory, Config())
+  (directory / 'result.json').write_text('{"status": "completed"}')
+  before, longer = content_of(directory), Config().replace({'run.steps': 900, 'run.log_every': 4})
+  elsewhere = f'start this one with --workdir={directory.parents[2]}_2'
+  with pytest.raises(ConfigError) as error:
+    run_directory.check(directory, longer)
+  assert str(error.value) == (
+    f'{directory} holds a run of 300 steps, and 900 are asked for: --extend takes it there, or {elsewhere}'
+  )
+  for extend in (False, True):
+    with pytest.raises(ConfigError) as error:
+      run_directory.check(directory, Config().replace({'run.steps': 200}), extend)
+    assert str(error.value) == f'{directory} holds a run of 300 steps, more than the 200 asked for: {elsewhere}'
+    with pytest.raises(
+      ConfigError, match=r'holds another run \(model\.d_model is 64 there, 32 here; run\.steps is 300'
+    ):
+      run_directory.check(directory, longer.replace({'model.d_model': 32}), extend)
+  run_directory.check(directory, longer, extend=True)
+  run_directory.extend_steps(directory, Config())
+  assert content_of(directory) == before
+  run_directory.extend_steps(directory, longer)
+  assert not (directory / 'result.json').exists()
+  run_directory.check(directory, longer)
+  with pytest.raises(ConfigError, match='holds a run of 900 steps, more than the 300 asked for'):
+    run_directory.check(directory, Config())
+
+
+@pytest.mark.parametrize('name', ['result.json', 'metrics.jsonl', 'checkpoints'])
+def test_a_run_that_cannot_say_whose_it_is_is_not_taken_over(directory, name):
+  (directory / name).mkdir(parents=True)
+  with pytest.raises(ConfigError, match=f'holds the {name} of a run whose config.json is gone: delete it, or start'):
+    run_directory.check(directory, Config())
 
 
 def test_the_workdir_of_a_run():
@@ -141,12 +178,36 @@ def test_a_text_that_changed_is_noticed(tmp_path):
     run_directory.check_text(tmp_path, 'two')
 
 
-def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
-  program = f'import pathlib, training.run_directory as r\nwith r.locked(pathlib.Path({str(tmp_path)!r})): pass'
-  with run_directory.locked(tmp_path):
-    second = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
-  assert 'is being trained by another process' in second.stderr
-  assert subprocess.run([sys.executable, '-c', program]).returncode == 0
+@pytest.mark.parametrize('name', ['claim', 'lock'])
+def test_a_run_is_trained_by_one_process_at_a_time(directory, name):
+  program = f"""
+import os, pathlib, signal, socket, sys
+from training import run_directory
+with run_directory.locked(pathlib.Path({str(directory / name)!r})):
+  print(os.getpid(), socket.gethostname(), flush=True)
+  sys.stdin.read()
+  os.kill(os.getpid(), signal.SIGKILL)
+"""
+  pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
+  run_directory.check_free(directory)
+  with subprocess.Popen([sys.executable, '-c', program], text=True, **pipes) as first:
+    pid, host = first.stdout.readline().split()
+    before = content_of(directory)
+    message = f'{directory} is being trained by process {pid} on {host}: wait for it, or stop it'
+    for _ in range(2):
+      with pytest.raises(ConfigError) as error:
+        run_directory.check_free(directory)
+      assert str(error.value) == message
+      with pytest.raises(ConfigError) as error, run_directory.locked(directory / name):
+        pass
+      assert str(error.value) == message
+    assert content_of(directory) == before
+    first.stdin.close()
+    assert first.wait() == -9
+  run_directory.check_free(directory)  # it died, and let go
+  with run_directory.locked(directory / name):
+    assert (directory / name).read_text().startswith(f'process {os.getpid()} on ')
+  run_directory.check_free(directory)
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):

@@ -1,0 +1,44 @@
+"""What SIGINT and SIGTERM do: the command ends in order, with a code that says "run me again"."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+STOPPED = os.EX_TEMPFAIL  # 75: what is saved is whole, and the same command goes on from it
+INTERRUPTED = 130  # a second SIGINT: at once, from the last checkpoint
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def leave_when_told() -> None:
+  """From now on SIGINT and SIGTERM end this process where it stands, in one line. For a script alone."""
+  for number in SIGNALS:
+    signal.signal(number, _leave)
+
+
+@contextlib.contextmanager
+def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+  """Has `handler` called on SIGINT and SIGTERM, and afterwards whatever was before."""
+  earlier = {number: signal.signal(number, handler) for number in SIGNALS}
+  try:
+    yield
+  finally:
+    for number, before in earlier.items():
+      signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def sigint_kept_from_children() -> Iterator[None]:
+  """A process started inside never sees SIGINT, which a terminal sends to all: its parent tells it what to do."""
+  earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+  try:
+    yield
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+
+
+def _leave(number: int, frame: object) -> None:
+  del number, frame
+  print('train.py: stopped; the same command goes on from what is saved', file=sys.stderr)
+  raise SystemExit(STOPPED)

@@ -1,0 +1,82 @@
+"""Checksums: of arrays, on the device that holds them, and of the files of a folder."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from training.files import write_json
+
+MANIFEST = 'manifest.json'
+
+
+class Damaged(Exception):  # noqa: N818 - what the message says of a file
+  """What was written is not what is there; the message names the file, or the array."""
+
+
+@jax.jit
+def array_checksums(tree) -> dict[str, jax.Array]:
+  """A uint32 for every array of a tree, by its path; it reads bits, so that NaN and -0.0 count as what they are.
+
+  Each word is mixed with its position, by a bijection (the finaliser of MurmurHash3, Appleby 2011), and all are added:
+  one changed word always changes the sum, and two that change places do but for one case in 2^32.
+  """
+  return {jax.tree_util.keystr(path): _checksum(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def _checksum(array: jax.Array) -> jax.Array:
+  words = jax.lax.bitcast_convert_type(array, f'uint{8 * array.dtype.itemsize}').astype(jnp.uint32)
+  positions = jnp.arange(words.size, dtype=jnp.uint32).reshape(words.shape)
+  return jnp.sum(_mix(words ^ _mix(positions)), dtype=jnp.uint32)
+
+
+def _mix(words):
+  words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
+  words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
+  return words ^ (words >> 16)
+
+
+def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
+  """Writes manifest.json beside the files of a folder: their sha256, `content`, and the sha256 of both."""
+  files = {str(path.relative_to(folder)): _sha256(path) for path in sorted(folder.rglob('*')) if path.is_file()}
+  manifest = {'files': files, **content}
+  write_json(folder / MANIFEST, {**manifest, 'sha256': _sha256_of(manifest)})
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+  """The content of a folder's manifest, after every file of it was compared.
+
+  Raises:
+    Damaged: if a file, or the manifest, is missing or has changed.
+  """
+  try:
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    content = {name: value for name, value in manifest.items() if name != 'sha256'}
+    intact = manifest['sha256'] == _sha256_of(content)
+    files = manifest['files'].items()
+  except OSError as error:
+    raise Damaged(f'{folder / MANIFEST}: {error.strerror}') from None
+  except (ValueError, KeyError, AttributeError, TypeError):
+    raise Damaged(f'{folder / MANIFEST} has changed') from None
+  if not intact:
+    raise Damaged(f'{folder / MANIFEST} has changed')
+  for name, sha256 in files:
+    try:
+      if _sha256(folder / name) != sha256:
+        raise Damaged(f'{folder / name} has changed')
+    except OSError as error:
+      raise Damaged(f'{folder / name}: {error.strerror}') from None
+  return manifest
+
+
+def _sha256(path: Path) -> str:
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _sha256_of(manifest: Mapping[str, Any]) -> str:
+  return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,52 @@
+"""A run that starts from another run's parameters: --init_from."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from training import run_directory
+from training.checkpoint import load, steps_in
+from training.config import Config, ConfigError
+from training.digests import Damaged
+from training.files import read_json
+from training.step import init_state
+
+
+def check_source(config: Config) -> Path:
+  """The checkpoint that config.run.init_from names: the newest of that run.
+
+  Raises:
+    ConfigError: if there is none, or its model differs from this one's in any field, naming all that do.
+  """
+  run = Path(config.run.init_from).expanduser()
+  stored = read_json(run / 'config.json')
+  if stored is None:
+    raise ConfigError(f'--init_from={run}: there is no run (no config.json): give one as runs/block/baseline/seed_0')
+  models = [
+    {path: value for path, value in flat.items() if path.startswith('model.')} for flat in (stored, config.to_flat())
+  ]
+  differing = run_directory.differences(*models)
+  if differing:
+    raise ConfigError(f'--init_from={run}: its model is another one ({"; ".join(differing.values())})')
+  steps = steps_in(run / 'checkpoints')
+  if not steps:
+    raise ConfigError(f'--init_from={run}: it has no checkpoint: train it first')
+  return run / 'checkpoints' / str(steps[0])
+
+
+def source_params(config: Config) -> tuple[Any, dict[str, Any]]:
+  """The parameters that config.run.init_from names, and what they are: {'run', 'step', 'sha256'}.
+
+  Raises:
+    ConfigError: see `check_source`; also if the checkpoint is damaged.
+  """
+  path = check_source(config)
+  source = Config.from_flat(read_json(path.parents[1] / 'config.json') or {})
+  like = jax.eval_shape(lambda seed: init_state(source, seed), jax.ShapeDtypeStruct((), np.uint32))
+  try:
+    state, manifest = load(path, like)
+  except Damaged as error:
+    raise ConfigError(f'--init_from={config.run.init_from}: the checkpoint is damaged: {error}') from None
+  return state.params, {'run': config.run.init_from, 'step': int(state.step), 'sha256': manifest['sha256']}

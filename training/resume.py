@@ -1,0 +1,79 @@
+"""Where a run stands when it starts: at its newest checkpoint, at another run's parameters, or at initial values."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training import run_directory
+from training.checkpoint import About, Checkpoints
+from training.config import Config, ConfigError
+from training.data import Data
+from training.init_from import source_params
+from training.metrics_log import NOTHING, check_mark
+from training.optimizer import make_schedule
+from training.programs import Programs
+from training.step import State
+
+
+def state_to_go_on_from(
+  config: Config,
+  directory: Path,
+  data: Data,
+  programs: Programs,
+  checkpoints: Checkpoints,
+  note: Callable[[str], None],
+) -> tuple[State, dict[str, Any], int | None]:
+  """The state of a run that starts, or starts again.
+
+  Returns:
+    The state; what the run's checkpoints say of it: {'run': its identity, 'log': the lines that belong to the state,
+    'init_from': whose parameters it began with, 'extended_at': the steps at which it was given more steps}; and the
+    step it is resumed at, or None.
+
+  Raises:
+    ConfigError: if a checkpoint is another run's, naming all that differs, or there are some and none is whole.
+  """
+  run = {**run_directory.identity(config), 'data_checksum': data.checksum}
+
+  def check(about: About) -> None:
+    differing = run_directory.differences(about['run'], run)
+    if about['run']['run.steps'] < config.run.steps:
+      del differing['run.steps']  # it is being extended
+    if differing:
+      shown = '; '.join(differing.values())
+      raise ConfigError(f'{directory} holds a checkpoint of another run ({shown}): choose another --workdir')
+    check_mark(directory / 'metrics.jsonl', about['log'])
+
+  state = programs.init(np.uint32(config.run.init_seed))
+  restored = checkpoints.restore(state, check)
+  if restored is None:
+    about: dict[str, Any] = {'run': run, 'log': NOTHING, 'init_from': None, 'extended_at': []}
+    if config.run.init_from:
+      params, about['init_from'] = source_params(config)
+      state = dataclasses.replace(state, params=params)
+    return state, about, None
+  for text in restored.notes:
+    note(text)
+  about = {**restored.about, 'run': run}
+  step, steps_before = int(restored.state.step), restored.about['run']['run.steps']
+  if steps_before < config.run.steps:
+    about['extended_at'] = [*about['extended_at'], step]
+    note(_extended(config, restored.state, steps_before))
+  return restored.state, about, step
+
+
+def _extended(config: Config, state: State, steps_before: int) -> str:
+  """What more steps do to the learning rate."""
+  steps, schedule = config.run.steps, config.optimizer.schedule
+  text = f'goes on from step {state.step}, to {steps} instead of {steps_before} steps'
+  if schedule == 'constant':
+    return f'{text}; the learning rate is constant, so this is a run of {steps} steps like any other'
+  updates = state.optimizer[-1].count
+  before, after = (float(make_schedule(config.optimizer, total)(updates)) for total in (steps_before, steps))
+  return (
+    f'{text}; from here on the {schedule} schedule is that of {steps} steps: the next learning rate is {after:.3g} '
+    f'instead of {before:.3g}, and the result is not that of a run of {steps} steps from its start'
+  )
