@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from training.config import ConfigError, nearest_name
 
@@ -29,6 +29,7 @@ def serve(name: str, main: Callable[[Sequence[str]], int], flag_values: flags.Fl
       raise SystemExit(refuse(name, error)) from None
 
   def run(argv: Sequence[str]) -> int:
+    logging.set_verbosity(logging.WARNING)  # JAX tells of every backend that is not there
     try:
       return main(argv)
     except ConfigError as error:

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import itertools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,6 +64,8 @@ FORMATS: dict[str, dict[str, Any]] = {
   'pdf': {'metadata': {'CreationDate': None}},
   'svg': {'metadata': {'Date': None}},
 }
+
+logging.getLogger('fontTools').setLevel(logging.WARNING)  # it tells of every glyph that goes into a PDF
 
 styled = matplotlib.rc_context(STYLE)  # a decorator; never touches pyplot
 

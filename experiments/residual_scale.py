@@ -18,7 +18,7 @@ from model.config import NormPlacement
 
 PLACEMENTS: tuple[NormPlacement, ...] = ('pre', 'sandwich', 'none')
 BRANCH_OUTPUTS = ('blocks/attention/output/kernel', 'blocks/feed_forward/down/kernel')
-LOOKS = ((1.0, 'o'), (0.9, 's'), (0.5, 'D'))  # a and its marker
+MARKERS = {0.9: 's', 0.5: 'D'}  # by a
 TOKENS_BT = jnp.arange(16)[None]
 
 
@@ -83,9 +83,9 @@ def draw(measured: Measured) -> Figure:
   axes = figure.add_subplot()
   ratio = np.array(measured['ratio'])[PLACEMENTS.index('pre')]
   sublayers = np.arange(ratio.shape[1])
-  for row, (colour, (scale, marker)) in enumerate(zip(PALETTE, LOOKS, strict=False)):
+  for colour, (scale, marker), values in zip(PALETTE, MARKERS.items(), ratio, strict=False):
     axes.plot(sublayers, scale**sublayers, color=colour, lw=1, gid=f'{scale:g}^S')
-    axes.plot(sublayers, ratio[row], marker, color=colour, ms=4, gid=f'measured, a = {scale:g}', label=f'a = {scale:g}')
+    axes.plot(sublayers, values, marker, color=colour, ms=4, gid=f'measured, a = {scale:g}', label=f'a = {scale:g}')
   axes.set(xlabel='sublayers S below the output', ylabel='gradient over that at the output', yscale='log')
   axes.set_xticks(sublayers[::4])
   axes.legend(loc='lower left')
@@ -105,9 +105,9 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Norm of the gradient S sublayers below the output of the stack over that at the output, branches at zero, under '
-    'Pre-Norm: points measured by the gradient taps, lines a^S; a = 0 gives exactly 0. The loss gradient at the '
-    'input does not fall with a where a final norm follows, since N(c x) = N(x).'
+    'Pre-Norm: points measured by the gradient taps, lines a^S; a = 1 gives exactly 1, a = 0 exactly 0. The loss '
+    'gradient at the input does not fall with a where a final norm follows, since N(c x) = N(x).'
   ),
   measure=measure,
-  settings={'d_model': 32, 'num_layers': 12, 'scales': (1.0, 0.9, 0.5, 0.0)},
+  settings={'d_model': 32, 'num_layers': 12, 'scales': (0.9, 0.5)},
 )

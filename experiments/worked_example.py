@@ -8,7 +8,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.by_hand import NO_TAPS, by_hand
@@ -47,32 +46,37 @@ def inside(part: str, weights: dict) -> dict:
 
 def measure() -> dict:
   """Each step of the article; vectors are those of position 2."""
-  read = by_hand(Attention, config(), READ)(X)
-  adding = by_hand(Block, config(), inside('attention', READ))(X, NO_TAPS)[0]
+  return jax.jit(steps)(X)  # in one program: a hundred operations compile one by one in ten times the time
+
+
+def steps(x_BTD: jax.Array) -> dict:
+  """What `measure` returns, for the two positions of the article."""
+  read = by_hand(Attention, config(), READ)(x_BTD)
+  adding = by_hand(Block, config(), inside('attention', READ))(x_BTD, NO_TAPS)[0]
   two_heads = config(num_heads=2)
-  concatenated = by_hand(Attention, two_heads, READ | THREE_TO_ONE)(X)
+  concatenated = by_hand(Attention, two_heads, READ | THREE_TO_ONE)(x_BTD)
   attention = inside('attention', {**READ, **THREE_TO_ONE, 'output/kernel': A_MINUS_B_AND_B})
-  update = by_hand(Attention, two_heads, {**READ, **THREE_TO_ONE, 'output/kernel': A_MINUS_B_AND_B})(X)
-  after_attention = by_hand(Block, two_heads, attention)(X, NO_TAPS)[0]
+  update = by_hand(Attention, two_heads, {**READ, **THREE_TO_ONE, 'output/kernel': A_MINUS_B_AND_B})(x_BTD)
+  after_attention = by_hand(Block, two_heads, attention)(x_BTD, NO_TAPS)[0]
   whole = by_hand(Block, two_heads, attention | inside('feed_forward', Q_MINUS_P))
-  first, second = by_hand(Attention, config(), READ).value(X)[0]
+  first, second = by_hand(Attention, config(), READ).value(x_BTD)[0]
   hidden = jax.nn.relu(by_hand(FeedForward, config(), Q_MINUS_P).up(after_attention))
-  steps = {
-    'has': X, 'read': read, 'added': adding, 'concatenated': concatenated, 'update': update,
-    'after_attention': after_attention, 'hidden': hidden, 'after_block': whole(X, NO_TAPS)[0],
+  streams = {
+    'has': x_BTD, 'read': read, 'added': adding, 'concatenated': concatenated, 'update': update,
+    'after_attention': after_attention, 'hidden': hidden, 'after_block': whole(x_BTD, NO_TAPS)[0],
   }  # fmt: skip
   return {
-    **{name: np.asarray(value)[0, 1] for name, value in steps.items()},
+    **{name: value[0, 1] for name, value in streams.items()},
     'one_head_needs': (jnp.array([1.5, 0.75]) - second) / (first - second),  # a first + (1 - a) second = (3/2, 3/4)
-    **branch_at_zero(),
+    **branch_at_zero(x_BTD),
     'without_relu': two_linear_maps_against_one(),
     'four_heads': by_hand(Attention, config(num_heads=4, head_dim=2), {}).output.kernel[...].shape,
-    **inputs_doubled(),
+    **inputs_doubled(x_BTD),
     **backward(),
   }
 
 
-def branch_at_zero() -> dict:
+def branch_at_zero(x_BTD: jax.Array) -> dict:
   """What leaves a block whose branches are zero, by wiring."""
   wirings = {
     'zero_added': config(),
@@ -80,7 +84,7 @@ def branch_at_zero() -> dict:
     'zero_pre': config(norm_placement='pre'),
     'zero_post': config(norm_placement='post', norm='layer'),
   }
-  return {name: by_hand(Block, wiring, {})(X, NO_TAPS)[0][0, 1] for name, wiring in wirings.items()}
+  return {name: by_hand(Block, wiring, {})(x_BTD, NO_TAPS)[0][0, 1] for name, wiring in wirings.items()}
 
 
 def two_linear_maps_against_one() -> jax.Array:
@@ -92,7 +96,7 @@ def two_linear_maps_against_one() -> jax.Array:
   return jnp.max(jnp.abs(ff.down(ff.up(points)) - one(points)))
 
 
-def inputs_doubled() -> dict:
+def inputs_doubled(x_BTD: jax.Array) -> dict:
   """Attention logits of the two heads at inputs 2 X over those at X: bare, and under RMSNorm."""
   weights = inside(
     'attention', READ | {'query/kernel': [[0.3, 0.5], [0.7, -0.4]], 'key/kernel': [[0.2, 0.6], [1.0, 0.1]]}
@@ -101,7 +105,7 @@ def inputs_doubled() -> dict:
   for name, placement in (('doubled', 'none'), ('doubled_under_norm', 'pre')):
     block = by_hand(Block, config(num_heads=2, norm_placement=placement), weights)
     norm = block.attention_norm or (lambda x: x)
-    once, twice = (_logits(block.attention, norm(x)) for x in (X, 2 * X))
+    once, twice = (_logits(block.attention, norm(x)) for x in (x_BTD, 2 * x_BTD))
     ratios[name] = jnp.max(twice / once)
   return ratios
 

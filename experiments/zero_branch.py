@@ -4,6 +4,7 @@ Command: python -m experiments.reproduce --only=zero_branch
 Time: 10 seconds.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -38,8 +39,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
 def measure(d_model: int, positions: int, input_scale: float) -> dict:
   """|y|/|x| by wiring, for Gaussian x of standard deviation `input_scale`; and how far y is from x, N(x) and 0."""
   x_BTD = input_scale * jax.random.normal(jax.random.key(0), (1, positions, d_model))
-  outputs = {name: by_hand(Block, ModelConfig(d_model=d_model, norm='layer', **changes), {})(x_BTD, NO_TAPS)[0]
-             for name, changes in BLOCKS.items()}  # fmt: skip
+  outputs = jax.jit(functools.partial(through_each, d_model))(x_BTD)
   norm = LayerNorm(d_model, use_bias=False)
   norm.gain[...] = jnp.ones(d_model)
   return {
@@ -50,6 +50,12 @@ def measure(d_model: int, positions: int, input_scale: float) -> dict:
     'dropped': jnp.stack([jnp.max(jnp.abs(outputs[name])) for name in outputs if 'dropped' in name]),
     'post_from_input': jnp.linalg.norm(outputs['post'] - x_BTD) / jnp.linalg.norm(x_BTD),
   }
+
+
+def through_each(d_model: int, x_BTD: jax.Array) -> dict[str, jax.Array]:
+  """What leaves each block with branches at zero."""
+  configs = {name: ModelConfig(d_model=d_model, norm='layer', **changes) for name, changes in BLOCKS.items()}
+  return {name: by_hand(Block, config, {})(x_BTD, NO_TAPS)[0] for name, config in configs.items()}
 
 
 def draw(measured: Measured) -> Figure:
