@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from experiments.experiment import Experiment
 from experiments.figure_style import COLOURS, GREY, new_figure
@@ -49,8 +50,9 @@ def draw(measured: Measured) -> Figure:
     axes.plot(curve['tokens'], curve['loss'], color=colour, lw=1.5, label=name, gid=name)
     finals = np.array(measured['losses'][name], float)
     last = max(curve['tokens'], default=0)
-    axes.plot([last] * len(finals), finals, 'o', color=colour, ms=4, mew=0, clip_on=False, gid=f'{name}, seeds')
+    axes.plot([last] * len(finals), finals, 'o', color=colour, ms=4, mew=0, gid=f'{name}, seeds')
   axes.axhline(CHANCE, color=GREY, lw=0.8, ls=(0, (4, 3)), gid='ln 64')
+  axes.xaxis.set_major_formatter(EngFormatter(sep=''))
   axes.set(xlabel='training tokens', ylabel='validation loss (nats a symbol)', yscale='log')
   axes.legend(loc='lower left')
   return figure

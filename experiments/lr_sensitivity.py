@@ -48,7 +48,7 @@ def draw(measured: Measured) -> Figure:
     label = f'{name} (sensitivity {np.mean(measured["sensitivity"][name]):.2f})'
     axes.plot(measured['rates'], values.T, marker, color=colour, ms=2.5, mew=0, alpha=0.5)
     axes.plot(measured['rates'], values.mean(0), color=colour, lw=1.5, label=label, gid=name)
-  axes.set(xlabel='learning rate', ylabel=f'final validation loss ({measured["unit"]})', xscale='log')
+  axes.set(xlabel='learning rate', ylabel=f'final validation loss\n({measured["unit"]})', xscale='log')
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure
 

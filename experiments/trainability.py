@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.experiment import Experiment
-from experiments.figure_style import new_figure
+from experiments.figure_style import BLACK, new_figure
 from experiments.grid import final_losses, over_rates
 from experiments.reproduction import Measured, Reproduction, at_least, exactly
 from experiments.runs import ExperimentRuns
@@ -65,7 +65,8 @@ def draw(measured: Measured) -> Figure:
     image = axes.imshow(values, cmap='cividis', origin='lower', aspect='auto', **limits)
     for (row, column), share in np.ndenumerate(shares):
       if share < 1:
-        axes.text(column, row, f'{share:.0%}', ha='center', va='center', fontsize=7, color='white')
+        colour = BLACK if values[row, column] > np.mean(list(limits.values())) else 'white'
+        axes.text(column, row, f'{share:.0%}', ha='center', va='center', fontsize=7, color=colour)
     axes.set(title=wiring, xlabel='learning rate')
     axes.set_xticks(range(len(RATES)), [f'{rate:g}' for rate in RATES], rotation=90)
     axes.grid(visible=False)

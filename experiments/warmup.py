@@ -55,8 +55,9 @@ def draw(measured: Measured) -> Figure:
     line = '--' if setting == 'no_warmup' else '-'
     axes.plot(measured['rates'], values.T, 'o', color=colour, ms=2.5, mew=0, alpha=0.5)
     axes.plot(measured['rates'], values.mean(0), line, color=colour, lw=1.5, label=name.replace('_', ' '), gid=name)
-  axes.set(xlabel='learning rate', ylabel=f'final validation loss ({measured["unit"]})', xscale='log')
+  axes.set(xlabel='learning rate', ylabel=f'final validation loss\n({measured["unit"]})', xscale='log')
   axes.set_xticks(measured['rates'], [f'{rate:g}' for rate in measured['rates']])
+  axes.minorticks_off()
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure
 
