@@ -1,44 +1,51 @@
-"""How a command of this folder meets its user: a mistake is one line and exit code 2, not a traceback."""
+"""What the commands `python -m experiments.<name>` do alike: read their flags, and tell a mistake in one line."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from absl import app, flags, logging
+from rich.console import Console
 
+from training.cache import keep_compiled_programs
 from training.config import ConfigError, nearest_name
 
+WIDTH = 100  # of what is printed where there is no terminal
 
-def serve(name: str, main: Callable[[Sequence[str]], int], flag_values: flags.FlagValues) -> None:
-  """Parses the flags, runs `main` and exits with the code that it returns.
+
+def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues | None = None) -> None:
+  """Parses the flags, runs `main` and exits with its code; 2, and one line, for what the user got wrong.
 
   Args:
-    name: of the module, as in `experiments.reproduce`; opens every message.
-    main: may raise ConfigError for what the user could do better.
-    flag_values: the command's own flags.
+    name: of the command, for its messages.
+    main: does the work, printing to the console it is given.
+    own_flags: those of a command that defines them apart from absl's, as other commands have some of the same name.
   """
-  flags.FLAGS.append_flag_values(flag_values)
-  flag_values.mark_as_parsed()  # by way of flags.FLAGS
+  if own_flags is not None:
+    flags.FLAGS.append_flag_values(own_flags)
+    own_flags.mark_as_parsed()  # by way of flags.FLAGS
 
-  def parse(argv: Sequence[str]) -> Sequence[str]:
+  def parse(argv: list[str]) -> list[str]:
     try:
-      return flags.FLAGS(argv)
+      rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
       hint = nearest_name(error.flagname, flags.FLAGS)
       raise SystemExit(refuse(name, f'unknown flag --{error.flagname}{hint}')) from None
     except flags.Error as error:
       raise SystemExit(refuse(name, error)) from None
+    if rest[1:]:
+      raise SystemExit(refuse(name, f'what is {rest[1]!r}? Every argument is a flag'))
+    return rest
 
-  def run(argv: Sequence[str]) -> int:
-    logging.set_verbosity(logging.WARNING)  # JAX tells of every backend that is not there
+  def guarded(argv: list[str]) -> int:
+    del argv
+    logging.set_verbosity(logging.WARNING)  # JAX tells of every backend it does not find
+    keep_compiled_programs()
     try:
-      return main(argv)
+      return main(Console(width=None if sys.stdout.isatty() else WIDTH))
     except ConfigError as error:
       return refuse(name, error)
-    except KeyboardInterrupt:
-      print(f'{name}: stopped', file=sys.stderr)
-      return 130
 
-  app.run(run, flags_parser=parse)
+  app.run(guarded, flags_parser=parse)
 
 
 def refuse(name: str, error: Exception | str) -> int:

@@ -18,7 +18,7 @@ import optax
 from matplotlib.figure import Figure
 
 from experiments.by_hand import layer, streams
-from experiments.figure_style import COLOURS, new_figure
+from experiments.figure_style import VARIANT_COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, at_least, exactly
 from model import ModelConfig, apply, init
 
@@ -108,7 +108,8 @@ def draw(measured: Measured) -> Figure:
   """Query distance by layer, a thin line a seed and a thick one for the mean; beside it the share of right words."""
   figure = new_figure(2.6)
   left, right = figure.subplots(1, 2, width_ratios=[1.6, 1])
-  for row, (name, colour) in enumerate(zip(RESIDUAL, (COLOURS['pre'], COLOURS['no_residual']), strict=True)):
+  colours = (VARIANT_COLOURS['pre'], VARIANT_COLOURS['no_residual'])
+  for row, (name, colour) in enumerate(zip(RESIDUAL, colours, strict=True)):
     distances = np.array(measured[f'distance {name}'])
     layers = np.arange(1, distances.shape[1] + 1)
     for seed, distance in enumerate(distances):

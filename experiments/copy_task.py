@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from experiments.experiment import Experiment
-from experiments.figure_style import COLOURS, GREY, new_figure
+from experiments.figure_style import GREY, VARIANT_COLOURS, new_figure
 from experiments.grid import final_losses
 from experiments.reproduction import Measured, Reproduction, at_most, between
 from experiments.runs import ExperimentRuns, mean_curve
@@ -46,7 +46,7 @@ def draw(measured: Measured) -> Figure:
   figure = new_figure(2.8)
   axes = figure.add_subplot()
   for name in PLACEMENTS:
-    curve, colour = measured['curves'][name], COLOURS[name]
+    curve, colour = measured['curves'][name], VARIANT_COLOURS[name]
     axes.plot(curve['tokens'], curve['loss'], color=colour, lw=1.5, label=name, gid=name)
     finals = np.array(measured['losses'][name], float)
     last = max(curve['tokens'], default=0)

@@ -26,9 +26,9 @@ FAINT = '#E4E4E4'
 BLACK = '#1A1A1A'
 # Okabe & Ito 2008, told apart with every common kind of colour blindness; without black (the baseline's) and
 # yellow (too light for a line on white).
-PALETTE = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
+COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 # What more than one file names has one colour wherever it is drawn; block.py's variants come out the same.
-COLOURS = {
+VARIANT_COLOURS = {
   'pre': BLACK, 'post': '#D55E00', 'relu': '#0072B2', 'no_residual': '#009E73', 'sandwich': '#CC79A7',
   'none': '#E69F00', 'deepnorm': '#56B4E9',
 }  # fmt: skip
@@ -113,7 +113,7 @@ class Label:
 
 def variant_styles(experiment: Experiment) -> dict[str, VariantStyle]:
   """The style of each declared variant; the baseline is always black."""
-  looks = itertools.cycle(itertools.product(_DASHES, PALETTE))
+  looks = itertools.cycle(itertools.product(_DASHES, COLOURS))
   markers = itertools.cycle(_MARKERS)
   styles = {experiment.baseline: VariantStyle(BLACK, (), next(markers))}
   for name in list(experiment.variants)[1:]:

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.experiment import Experiment
-from experiments.figure_style import BLACK, GREY, PALETTE, new_figure
+from experiments.figure_style import BLACK, COLOURS, GREY, new_figure
 from experiments.grid import final_losses
 from experiments.reproduction import Measured, Reproduction, at_most, exactly
 from experiments.runs import ExperimentRuns
@@ -48,7 +48,7 @@ def draw(measured: Measured) -> Figure:
   axes = figure.add_subplot()
   for row, name in enumerate(PUBLISHED):
     values = np.array(measured['losses'][name], float)
-    colour = PALETTE[0] if name in GATED else BLACK
+    colour = COLOURS[0] if name in GATED else BLACK
     axes.plot(values, row + np.linspace(-0.2, 0.2, len(values)), 'o', color=colour, ms=3.5, mew=0, gid=name)
     axes.plot([values.mean()], [row], '|', color=colour, ms=14, mew=1.6, gid=f'{name}, mean')
   axes.axvline(np.mean(measured['losses']['relu']), color=GREY, lw=0.8, ls=(0, (4, 3)))

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.by_hand import by_hand
-from experiments.figure_style import BLACK, PALETTE, new_figure
+from experiments.figure_style import BLACK, COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, at_most, exactly
 from experiments.worked_example import READ, THREE_TO_ONE, X, config
 from model.attention import Attention
@@ -54,10 +54,10 @@ def draw(measured: Measured) -> Figure:
   figure = new_figure(2.7)
   axes = figure.add_subplot()
   values, reads = np.array(measured['values']), np.array(measured['one_head'])
-  axes.fill([0, 2, 2, 0], [0, 0, 1, 1], color=PALETTE[1], alpha=0.12, lw=0)
-  axes.text(0.05, 0.06, 'two heads', color=PALETTE[1], fontsize=8)
-  axes.plot(*reads.T, color=PALETTE[0], lw=2, gid='one head')
-  axes.text(0.75, 0.44, 'one head', color=PALETTE[0], fontsize=8, ha='right')
+  axes.fill([0, 2, 2, 0], [0, 0, 1, 1], color=COLOURS[1], alpha=0.12, lw=0)
+  axes.text(0.05, 0.06, 'two heads', color=COLOURS[1], fontsize=8)
+  axes.plot(*reads.T, color=COLOURS[0], lw=2, gid='one head')
+  axes.text(0.75, 0.44, 'one head', color=COLOURS[0], fontsize=8, ha='right')
   axes.plot(*values.T, 'o', color=BLACK, ms=6, gid='values')
   for name, (x, y), offset in zip(
     ('value of position 1', 'value of position 2'), values, ((0, -13), (6, 7)), strict=True
@@ -65,7 +65,7 @@ def draw(measured: Measured) -> Figure:
     side = 'right' if x else 'left'
     axes.annotate(name, (x, y), offset, textcoords='offset points', fontsize=8, ha=side)
   x, y = measured['two_heads']
-  axes.plot([x], [y], 's', color=PALETTE[1], ms=6, gid='two heads')
+  axes.plot([x], [y], 's', color=COLOURS[1], ms=6, gid='two heads')
   axes.plot([TARGET[0]], [TARGET[1]], '+', color='white', ms=5, mew=1.2, zorder=5, gid='target')
   axes.annotate('target (3/2, 3/4)', (x, y), (-6, 6), textcoords='offset points', fontsize=8, ha='right')
   axes.set(xlabel='first coordinate', ylabel='second coordinate', xlim=(-0.1, 2.15), ylim=(-0.17, 1.25))

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.by_hand import layer, streams, with_weights
-from experiments.figure_style import COLOURS, new_figure
+from experiments.figure_style import VARIANT_COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, between, exactly
 from model import ModelConfig, init
 
@@ -79,16 +79,16 @@ def draw(measured: Measured) -> Figure:
   figure = new_figure(3.1)
   axes = figure.add_subplot()
   blocks = np.arange(len(measured['size']['pre'][0]))
-  axes.fill_between(blocks, 1 + blocks / 2, 1 + 1.5 * blocks, color=COLOURS['pre'], alpha=0.12, lw=0)
-  axes.plot(blocks, 1 + 2 * blocks, ':', color=COLOURS['sandwich'], lw=1, gid='sandwich: 1 + 2 l')
-  axes.axhline(1.5, ls=':', color=COLOURS['post'], lw=1, gid='post, before the norm: 3/2')
+  axes.fill_between(blocks, 1 + blocks / 2, 1 + 1.5 * blocks, color=VARIANT_COLOURS['pre'], alpha=0.12, lw=0)
+  axes.plot(blocks, 1 + 2 * blocks, ':', color=VARIANT_COLOURS['sandwich'], lw=1, gid='sandwich: 1 + 2 l')
+  axes.axhline(1.5, ls=':', color=VARIANT_COLOURS['post'], lw=1, gid='post, before the norm: 3/2')
   drawn = {'Pre-LN': ('pre', measured['size']['pre'], 0), 'sandwich': ('sandwich', measured['size']['sandwich'], 0),
            'Post-LN': ('post', measured['size']['post'], 0),
            'Post-LN, before its last norm': ('post', measured['post_before'], 1)}  # fmt: skip
   for name, (placement, values, first) in drawn.items():
     mean = np.array(values).mean(0)
     line = '--' if first else '-'
-    axes.plot(first + np.arange(len(mean)), mean, line, color=COLOURS[placement], lw=1.5, label=name, gid=name)
+    axes.plot(first + np.arange(len(mean)), mean, line, color=VARIANT_COLOURS[placement], lw=1.5, label=name, gid=name)
   axes.set(xlabel='blocks l', ylabel='size of the stream $|x|^2/d$', yscale='log')
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure

@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.experiment import Experiment
-from experiments.figure_style import COLOURS, new_figure
+from experiments.figure_style import VARIANT_COLOURS, new_figure
 from experiments.grid import final_losses
 from experiments.reproduction import Measured, Reproduction, at_least, between
 from experiments.runs import ExperimentRuns
@@ -56,7 +56,7 @@ def draw(measured: Measured) -> Figure:
     for seed, pair in enumerate(pairs.T):
       axes.plot([0, 1], pair, color='#C0C0C0', lw=0.8, zorder=1, gid=f'seed {seed}')
     for place, placement in enumerate(('pre', 'post')):
-      axes.plot([place] * len(pairs[place]), pairs[place], 'o', color=COLOURS[placement], ms=4, gid=placement)
+      axes.plot([place] * len(pairs[place]), pairs[place], 'o', color=VARIANT_COLOURS[placement], ms=4, gid=placement)
     axes.set(title=title, xlim=(-0.5, 1.5))
     axes.set_xticks([0, 1], ['Pre-Norm', 'Post-LN'])
   both[0].set_ylabel(f'final validation loss ({measured["unit"]})')

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from experiments.by_hand import layer
-from experiments.figure_style import BLACK, PALETTE, new_figure
+from experiments.figure_style import BLACK, COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, at_least, at_most, exactly
 from model import ModelConfig, init
 from model.attention_kernels import attention_weights
@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 LOOKS = dict(
   zip(
-    SETTINGS, ((PALETTE[4], 'o', '-'), (BLACK, 's', '-'), (PALETTE[1], 'D', '--'), (PALETTE[0], '^', '-')), strict=True
+    SETTINGS, ((COLOURS[4], 'o', '-'), (BLACK, 's', '-'), (COLOURS[1], 'D', '--'), (COLOURS[0], '^', '-')), strict=True
   )
 )
 

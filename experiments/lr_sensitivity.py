@@ -10,15 +10,19 @@ Time: not run as declared; 105 runs, each as long as one of experiments/block.py
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.experiment import Experiment
-from experiments.figure_style import BLACK, COLOURS, PALETTE, new_figure
+from experiments.experiment import Changes, Experiment
+from experiments.figure_style import BLACK, COLOURS, VARIANT_COLOURS, new_figure
 from experiments.grid import losses_over_rates, over_rates, sensitivity
 from experiments.reproduction import Measured, Reproduction, at_least, at_most
 from experiments.runs import ExperimentRuns
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-SETTINGS = {'pre': {}, 'pre_qk_norm': {'model.qk_norm': True}, 'post': {'model.norm_placement': 'post'}}
-LOOKS = {'pre': (BLACK, 'o'), 'pre_qk_norm': (PALETTE[1], 's'), 'post': (COLOURS['post'], 'D')}
+SETTINGS: dict[str, Changes] = {
+  'pre': {},
+  'pre_qk_norm': {'model.qk_norm': True},
+  'post': {'model.norm_placement': 'post'},
+}
+LOOKS = {'pre': (BLACK, 'o'), 'pre_qk_norm': (COLOURS[1], 's'), 'post': (VARIANT_COLOURS['post'], 'D')}
 
 EXPERIMENT = Experiment(
   question='Over how wide a range of learning rates does a model train?', variants=over_rates(SETTINGS, RATES)

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.by_hand import streams
-from experiments.figure_style import COLOURS, new_figure
+from experiments.figure_style import VARIANT_COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, at_least, at_most
 from model import ModelConfig, init
 from model.config import NormPlacement
@@ -79,7 +79,7 @@ def draw(measured: Measured) -> Figure:
   figure = new_figure(2.8)
   axes = figure.add_subplot()
   for placement, name in PLACEMENTS.items():
-    values, colour = np.array(measured['variance'][placement]), COLOURS[placement]
+    values, colour = np.array(measured['variance'][placement]), VARIANT_COLOURS[placement]
     for seed, row in enumerate(values):
       axes.plot(measured['depths'], row, color=colour, lw=0.6, alpha=0.35, gid=f'{name}, seed {seed}')
     axes.plot(measured['depths'], values.mean(0), '-o', ms=3, color=colour, lw=1.5, label=name, gid=f'{name}, mean')

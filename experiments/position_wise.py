@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.by_hand import layer
-from experiments.figure_style import GREY, PALETTE, new_figure
+from experiments.figure_style import COLOURS, GREY, new_figure
 from experiments.reproduction import Measured, Reproduction, at_least, at_most, exactly
 from model import ModelConfig, init
 
@@ -67,7 +67,7 @@ def draw(measured: Measured) -> Figure:
   for axes, quantity, title in zip(both, ('permuted', 'reached'), titles, strict=True):
     for row, name in enumerate(BRANCHES):
       values = np.array(measured[quantity][name])
-      colour = PALETTE[1] if name == 'feed-forward' else PALETTE[0]
+      colour = COLOURS[1] if name == 'feed-forward' else COLOURS[0]
       axes.plot(values, row + np.linspace(-0.15, 0.15, len(values)), 'o', color=colour, ms=3, mew=0, gid=name)
     axes.axvline(0, color=GREY, lw=0.8)
     axes.set(title=title, xlabel='relative difference', ylim=(len(BRANCHES) - 0.5, -0.5), xlim=(-0.08, 1.6))

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.by_hand import streams, with_weights
-from experiments.figure_style import BLACK, PALETTE, new_figure
+from experiments.figure_style import BLACK, COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, at_least, at_most
 from model import ModelConfig, init
 from model.config import NormPlacement
@@ -25,7 +25,7 @@ LINES = {
   'attention, skip': (1.0, 1.0, False),
   'attention, skip, feed-forward': (1.0, 1.0, True),
 }
-LOOKS = dict(zip(LINES, ((PALETTE[0], 'o'), (PALETTE[1], 's'), (PALETTE[2], 'D'), (BLACK, '^')), strict=True))
+LOOKS = dict(zip(LINES, ((COLOURS[0], 'o'), (COLOURS[1], 's'), (COLOURS[2], 'D'), (BLACK, '^')), strict=True))
 NORMS: dict[str, NormPlacement] = {'no norm': 'none', 'Pre-Norm': 'pre'}
 
 

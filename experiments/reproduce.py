@@ -13,7 +13,6 @@ reproduction failed or, with --check, moved, and 2 if what was asked for is not 
 import datetime
 import itertools
 import shlex
-import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -24,9 +23,8 @@ from absl import flags
 from rich.console import Console
 
 from experiments import gallery, record, registry, trained
-from experiments.command_line import refuse, serve
+from experiments.command_line import refuse, run
 from experiments.reproduction import Reproduction
-from training.cache import keep_compiled_programs
 from training.config import ConfigError
 from training.files import write_json
 
@@ -52,16 +50,12 @@ UPDATE_EXPECTED = flags.DEFINE_bool(
 WORKDIR = flags.DEFINE_string('workdir', 'runs', 'Where the results go: <workdir>/reproduce.', flag_values=FLAGS)
 
 
-def main(argv: Sequence[str]) -> int:
+def main(console: Console) -> int:
   """Reproduces what the flags ask for, and returns the exit code."""
-  console = Console(width=None if sys.stdout.isatty() else 100)
-  if argv[1:]:
-    raise ConfigError(f'what is {argv[1]!r}? Every argument is a flag, as in --only=worked_example')
   if SCALE.value == 'full' and (CHECK.value or UPDATE_EXPECTED.value):
     raise ConfigError('experiments/expected holds what --scale=small gives: leave --scale=full out')
   folder = Path(WORKDIR.value).expanduser() / 'reproduce'
   chosen = choose(ONLY.value, folder)
-  keep_compiled_programs()
   shown, problems, code = [], [], 0
   for reproduction in chosen:
     try:
@@ -154,4 +148,4 @@ def compare(shown: Sequence[gallery.Shown], console: Console) -> int:
 
 
 if __name__ == '__main__':
-  serve(NAME, main, FLAGS)
+  run(NAME, main, FLAGS)

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.by_hand import streams, with_weights
-from experiments.figure_style import PALETTE, new_figure
+from experiments.figure_style import COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, at_most, exactly
 from model import ModelConfig, apply, init, zero_taps
 from model.config import NormPlacement
@@ -83,7 +83,7 @@ def draw(measured: Measured) -> Figure:
   axes = figure.add_subplot()
   ratio = np.array(measured['ratio'])[PLACEMENTS.index('pre')]
   sublayers = np.arange(ratio.shape[1])
-  for colour, (scale, marker), values in zip(PALETTE, MARKERS.items(), ratio, strict=False):
+  for colour, (scale, marker), values in zip(COLOURS, MARKERS.items(), ratio, strict=False):
     axes.plot(sublayers, scale**sublayers, color=colour, lw=1, gid=f'{scale:g}^S')
     axes.plot(sublayers, values, marker, color=colour, ms=4, gid=f'measured, a = {scale:g}', label=f'a = {scale:g}')
   axes.set(xlabel='sublayers S below the output', ylabel='gradient over that at the output', yscale='log')

@@ -86,8 +86,16 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
   n = len(values)
   if n < 2:
     return None
-  mean, half = np.mean(values), _quantile(n) * np.std(values, ddof=1) / math.sqrt(n)
+  mean, half = np.mean(values), half_width(values)
   return float(mean - half), float(mean + half)
+
+
+def half_width(values) -> np.ndarray:
+  """Half the width of the 95% interval of the mean over the first axis, by Student's t; NaN of fewer than two."""
+  n = len(values)
+  if n < 2:
+    return np.full(np.shape(values)[1:], math.nan)
+  return _quantile(n) * np.std(values, axis=0, ddof=1) / math.sqrt(n)
 
 
 def p_value(differences: Sequence[float]) -> float | None:

@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.experiment import Experiment
+from experiments.experiment import Changes, Experiment
 from experiments.figure_style import BLACK, new_figure
 from experiments.grid import final_losses, over_rates
 from experiments.reproduction import Measured, Reproduction, at_least, exactly
@@ -18,7 +18,7 @@ from experiments.runs import ExperimentRuns
 
 DEPTHS = (3, 6, 12, 24)
 RATES = (5e-4, 1e-3, 2e-3, 4e-3)
-WIRINGS = {
+WIRINGS: dict[str, Changes] = {
   'pre': {},
   'post': {'model.norm_placement': 'post'},
   'no_residual': {'model.attention_residual': 0.0, 'model.feed_forward_residual': 0.0},

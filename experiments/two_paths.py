@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from experiments.by_hand import NO_TAPS, by_hand
-from experiments.figure_style import BLACK, PALETTE, new_figure
+from experiments.figure_style import BLACK, COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, exactly
 from experiments.worked_example import IDENTITY, READ, X, config, inside
 from model.block import Block
@@ -49,7 +49,7 @@ def draw(measured: Measured) -> Figure:
   """One panel a wiring: from x to what the next layer gets, for each branch."""
   figure = new_figure(2.6)
   both = figure.subplots(1, 2, sharex=True, sharey=True)
-  colours = (BLACK, PALETTE[1], PALETTE[0])
+  colours = (BLACK, COLOURS[1], COLOURS[0])
   for axes, wiring in zip(both, WIRINGS, strict=True):
     left, height = measured['input']
     for colour, marker, branch, (x, y) in zip(colours, 'osD', BRANCHES, measured[wiring], strict=True):

@@ -11,15 +11,15 @@ Time: not run as declared; 80 runs, each as long as one of experiments/block.py.
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.experiment import Experiment
-from experiments.figure_style import COLOURS, new_figure
+from experiments.experiment import Changes, Experiment
+from experiments.figure_style import VARIANT_COLOURS, new_figure
 from experiments.grid import losses_over_rates, over_rates
 from experiments.reproduction import Measured, Reproduction, at_least, at_most
 from experiments.runs import ExperimentRuns
 from experiments.statistics import MARGIN_BITS
 
 RATES = (1e-3, 2e-3, 4e-3, 8e-3)
-SETTINGS = {
+SETTINGS: dict[str, Changes] = {
   'pre_warmup': {},
   'pre_no_warmup': {'optimizer.warmup_steps': 0},
   'post_warmup': {'model.norm_placement': 'post'},
@@ -51,7 +51,7 @@ def draw(measured: Measured) -> Figure:
   axes = figure.add_subplot()
   for name in SETTINGS:
     placement, _, setting = name.partition('_')
-    values, colour = np.array(measured['losses'][name], float), COLOURS[placement]
+    values, colour = np.array(measured['losses'][name], float), VARIANT_COLOURS[placement]
     line = '--' if setting == 'no_warmup' else '-'
     axes.plot(measured['rates'], values.T, 'o', color=colour, ms=2.5, mew=0, alpha=0.5)
     axes.plot(measured['rates'], values.mean(0), line, color=colour, lw=1.5, label=name.replace('_', ' '), gid=name)

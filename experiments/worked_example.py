@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from experiments.by_hand import NO_TAPS, by_hand
-from experiments.figure_style import BLACK, GREY, PALETTE, new_figure
+from experiments.figure_style import BLACK, COLOURS, GREY, new_figure
 from experiments.reproduction import Measured, Reproduction, at_most, exactly
 from model import ModelConfig
 from model.attention import Attention
@@ -137,9 +137,9 @@ def draw(measured: Measured) -> Figure:
     below = -14 if name == '$x_2$' else 6
     axes.annotate(f'{name} ({left:g}, {height:g})', (left, height), (6, below), textcoords='offset points', fontsize=8)
   (hx, hy), (ax, ay) = measured['has'], measured['added']
-  axes.plot([hx, ax], [hy, ay], '--s', color=PALETTE[1], lw=1, gid='one head, added back')
+  axes.plot([hx, ax], [hy, ay], '--s', color=COLOURS[1], lw=1, gid='one head, added back')
   axes.annotate(
-    f'one head: ({ax:g}, {ay:g})', (ax, ay), (6, -12), textcoords='offset points', fontsize=8, color=PALETTE[1]
+    f'one head: ({ax:g}, {ay:g})', (ax, ay), (6, -12), textcoords='offset points', fontsize=8, color=COLOURS[1]
   )
   rx, ry = measured['read']
   axes.plot([rx], [ry], 'D', color=GREY, ms=5, gid='what one head reads')

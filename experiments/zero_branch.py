@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from experiments.by_hand import NO_TAPS, by_hand
-from experiments.figure_style import COLOURS, GREY, new_figure
+from experiments.figure_style import GREY, VARIANT_COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, at_least, at_most, exactly
 from model import ModelConfig
 from model.block import Block
@@ -63,8 +63,7 @@ def draw(measured: Measured) -> Figure:
   figure = new_figure(2.9)
   axes = figure.add_subplot()
   names = list(measured['ratio'])
-  colours = [COLOURS['no_residual'] if 'dropped' in name else COLOURS['pre'] if name in IDENTITY else COLOURS['post']
-             for name in names]  # fmt: skip
+  colours = [VARIANT_COLOURS[_kind(name)] for name in names]
   axes.barh(names, [measured['ratio'][name] for name in names], color=colours, height=0.6)
   for row, name in enumerate(names):
     axes.text(measured['ratio'][name] + 0.02, row, f'{measured["ratio"][name]:.3g}', va='center', fontsize=8)
@@ -73,6 +72,11 @@ def draw(measured: Measured) -> Figure:
   axes.grid(visible=False, axis='y')
   axes.set(xlabel='size of the output over size of the input', xlim=(0, 1.2))
   return figure
+
+
+def _kind(name: str) -> str:
+  """The variant whose colour a block has."""
+  return 'no_residual' if 'dropped' in name else 'pre' if name in IDENTITY else 'post'
 
 
 REPRODUCTION = Reproduction(

@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from training.config import ConfigError
 from training.step import State
 
 # Folders are made before a save goes on in the background: where one cannot be made, orbax's threads would wait for it
@@ -56,6 +57,34 @@ class Checkpoints:
 
   def restore(self, step: int, like: State) -> State:
     """The state saved at `step`; `like` gives its structure, shapes and types (arrays or jax.ShapeDtypeStruct)."""
-    placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), like)
-    return self._checkpointer.load_checkpointables(step, {'state': shapes})['state']
+    return self._checkpointer.load_checkpointables(step, {'state': _shapes(like)})['state']
+
+
+def saved_steps(directory: Path) -> list[int]:
+  """The steps of the checkpoints in a directory, in order; looks, and touches nothing."""
+  names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+  return sorted(int(name) for name in names if name.isdecimal())
+
+
+def load(directory: Path, step: int, like: State) -> State:
+  """The state of one checkpoint, without opening the directory for writing: a run may be under way there.
+
+  Raises:
+    ConfigError: if it is not of the shapes of `like`.
+  """
+  path = directory.absolute() / str(step)
+  saved = ocp.checkpointables_metadata(path).metadata['state']
+  for keys, leaf in jax.tree.leaves_with_path(like.params):
+    node = saved['params']
+    for key in keys:
+      node = node.get(key.key, {}) if isinstance(node, dict) else {}
+    shape = getattr(node, 'shape', None)
+    if shape != leaf.shape:
+      name = '/'.join(key.key for key in keys)
+      raise ConfigError(f'{path} is of another model: {name} is {shape or "missing"} there, and {leaf.shape} here')
+  return ocp.load_checkpointables(path, {'state': _shapes(like)})['state']
+
+
+def _shapes(like: State) -> State:
+  placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), like)

@@ -17,6 +17,8 @@ from training.files import write_atomically
 class MetricsLog:
   """Appends one JSON object a logged step, `step` first; numbers that are not finite are null.
 
+  A value is a number or a list of numbers; TensorBoard shows the numbers alone.
+
   Opening it cuts the file to the steps up to `last_step` (what a resumed run has really done), and makes the
   TensorBoard files again from what is left.
   """
@@ -31,9 +33,9 @@ class MetricsLog:
     for row in kept:
       self._add_event(row)
 
-  def write(self, step: int, metrics: Mapping[str, float]) -> None:
+  def write(self, step: int, metrics: Mapping[str, float | list[float]]) -> None:
     """Adds a step's metrics; the line is on its way to the disk when this returns."""
-    row = {'step': step} | {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    row = {'step': step} | {name: _as_json(value) for name, value in metrics.items()}
     self._file.write(json.dumps(row, allow_nan=False) + '\n')
     self._file.flush()
     self._add_event(row)
@@ -42,7 +44,7 @@ class MetricsLog:
     values = [
       Summary.Value(tag=name, simple_value=math.nan if value is None else value)
       for name, value in row.items()
-      if name != 'step'
+      if name != 'step' and not isinstance(value, list)
     ]
     self._events.add_summary(Summary(value=values), row['step'])
 
@@ -52,6 +54,12 @@ class MetricsLog:
   def __exit__(self, *exception) -> None:
     self._file.close()
     self._events.close()
+
+
+def _as_json(value: float | list[float]) -> Any:
+  if isinstance(value, list):
+    return [_as_json(float(f'{one:.6g}')) for one in value]  # there are thousands of them
+  return value if math.isfinite(value) else None
 
 
 def read_metrics(path: Path, last_step: int) -> list[dict[str, Any]]:

@@ -53,7 +53,6 @@ def there(monkeypatch, tmp_path):
   }  # fmt: skip
   monkeypatch.setattr(registry, 'reproduction_names', lambda: sorted(made))
   monkeypatch.setattr(registry, 'find_reproduction', made.__getitem__)
-  monkeypatch.setattr(reproduce, 'keep_compiled_programs', lambda: None)
   monkeypatch.setattr(record, 'EXPECTED', tmp_path / 'expected')
   return made
 
@@ -62,7 +61,7 @@ def run(tmp_path, *arguments):
   kept = flagsaver.save_flag_values(reproduce.FLAGS)
   reproduce.FLAGS(['reproduce', f'--workdir={tmp_path / "runs"}', *arguments])
   try:
-    return reproduce.main(['reproduce'])
+    return reproduce.main(Console(width=100))
   finally:
     flagsaver.restore_flag_values(kept, reproduce.FLAGS)
 

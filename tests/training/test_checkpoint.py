@@ -25,7 +25,7 @@ def state_of(config: Config = CONFIG, step: int = 1, seed: int = 0) -> State:
   params = param_shapes(config.model)
   optimizer = jax.eval_shape(make_optimizer(config.optimizer, 10).init, params)
   whole = jax.ShapeDtypeStruct((), np.int32)
-  shapes = State(whole, params, optimizer, jax.ShapeDtypeStruct((), np.uint32), whole)
+  shapes = State(whole, params, optimizer, jax.ShapeDtypeStruct((), np.uint32), whole, whole)
   rng = np.random.default_rng(seed)
 
   def draw(leaf):
@@ -34,7 +34,9 @@ def state_of(config: Config = CONFIG, step: int = 1, seed: int = 0) -> State:
     return jnp.asarray(rng.integers(1, 2**31, leaf.shape), leaf.dtype)
 
   state = jax.tree.map(draw, shapes)
-  return State(jnp.int32(step), state.params, state.optimizer, jnp.uint32(2**32 - 1), state.nonfinite_in_a_row)
+  return State(
+    jnp.int32(step), state.params, state.optimizer, jnp.uint32(2**32 - 1), state.nonfinite_in_a_row, state.clipped
+  )
 
 
 def shapes_of(state: State) -> State:
@@ -207,7 +209,7 @@ folder = pathlib.Path({str(tmp_path / 'checkpoints')!r})
 with Checkpoints(folder, keep=1) as checkpoints:
   shutil.rmtree(folder)
   folder.write_text('a file in its place')
-  checkpoints.save(State(jnp.int32(1), {{'a': jnp.ones(3)}}, (), jnp.uint32(0), jnp.int32(0)))
+  checkpoints.save(State(jnp.int32(1), {{'a': jnp.ones(3)}}, (), jnp.uint32(0), jnp.int32(0), jnp.int32(0)))
 """
   ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=60)
   assert ended.returncode == 1
