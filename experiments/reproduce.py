@@ -80,8 +80,10 @@ def choose(only: Sequence[str], folder: Path) -> list[Reproduction]:
   """Those named; else the quickest that together fit the budget, with --scale=full all, with --from_logs what is there.
 
   Raises:
-    ConfigError: for an unknown name, with the nearest one.
+    ConfigError: for an unknown name, with the nearest one, or if there is nothing to redraw.
   """
+  if FROM_LOGS.value and not any(folder.glob('*/measured.json')):
+    raise ConfigError(f'{folder} holds nothing to redraw: run python -m {NAME} --workdir={folder.parent} first')
   if only:
     return [registry.find_reproduction(name) for name in dict.fromkeys(only)]
   every = [registry.find_reproduction(name) for name in registry.reproduction_names()]

@@ -3,6 +3,8 @@
 import io
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -145,6 +147,31 @@ def test_a_record_cut_short_is_one_line(there, tmp_path, capsys, content, says):
   error = capsys.readouterr().err.strip()
   assert error.count('\n') == 0
   assert says in error
+
+
+def test_nothing_to_redraw_is_one_message(there, tmp_path):
+  with pytest.raises(ConfigError, match=r'reproduce holds nothing to redraw: run python -m experiments\.reproduce'):
+    run(tmp_path, '--from_logs')
+  assert not (tmp_path / 'runs').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('argument', 'says'),
+  [
+    ('--only=wroked_example', "unknown reproduction 'wroked_example': did you mean 'worked_example'?"),
+    ('--onyl=context', "unknown flag --onyl: did you mean 'only'?"),
+    ('--scale=huge', 'should be one of <small|full>'),
+    ('context', "what is 'context'? Every argument is a flag"),
+  ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, argument, says):
+  command = [sys.executable, '-m', 'experiments.reproduce', argument, f'--workdir={tmp_path / "runs"}']
+  done = subprocess.run(command, cwd=record.PROJECT, capture_output=True, text=True)
+  assert done.returncode == 2
+  assert done.stderr.count('\n') == 1
+  assert says in done.stderr
+  assert not (tmp_path / 'runs').exists()
 
 
 def test_without_names_what_fits_is_run_and_the_rest_is_named(there, tmp_path, capsys):
