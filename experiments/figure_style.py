@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import itertools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,10 +23,15 @@ WIDTH = 4.8  # inches; at 9 points the text stays readable when a journal scales
 GREY = '#6B6B6B'
 FAINT = '#E4E4E4'
 
-_BASELINE_COLOUR = '#1A1A1A'
+BLACK = '#1A1A1A'
 # Okabe & Ito 2008, told apart with every common kind of colour blindness; without black (the baseline's) and
 # yellow (too light for a line on white).
 COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
+# What more than one file names has one colour wherever it is drawn; block.py's variants come out the same.
+VARIANT_COLOURS = {
+  'pre': BLACK, 'post': '#D55E00', 'relu': '#0072B2', 'no_residual': '#009E73', 'sandwich': '#CC79A7',
+  'none': '#E69F00', 'deepnorm': '#56B4E9',
+}  # fmt: skip
 _DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1.2, 1.2))
 _MARKERS = 'osD^vPhp<>*'
 
@@ -47,10 +53,19 @@ STYLE: dict[Any, Any] = {  # matplotlib.rcParams
   'grid.color': FAINT,
   'grid.linewidth': 0.5,
   'axes.unicode_minus': True,
+  'pdf.fonttype': 42,  # text stays text: what journals ask for
   'svg.hashsalt': 'blocklab',  # with a fixed date: the same numbers give the same file
   'figure.constrained_layout.h_pad': 0.03,
   'figure.constrained_layout.w_pad': 0.03,
 }
+
+FORMATS: dict[str, dict[str, Any]] = {
+  'png': {'dpi': 200},
+  'pdf': {'metadata': {'CreationDate': None}},
+  'svg': {'metadata': {'Date': None}},
+}
+
+logging.getLogger('fontTools').setLevel(logging.WARNING)  # it tells of every glyph that goes into a PDF
 
 styled = matplotlib.rc_context(STYLE)  # a decorator; never touches pyplot
 
@@ -100,7 +115,7 @@ def variant_styles(experiment: Experiment) -> dict[str, VariantStyle]:
   """The style of each declared variant; the baseline is always black."""
   looks = itertools.cycle(itertools.product(_DASHES, COLOURS))
   markers = itertools.cycle(_MARKERS)
-  styles = {experiment.baseline: VariantStyle(_BASELINE_COLOUR, (), next(markers))}
+  styles = {experiment.baseline: VariantStyle(BLACK, (), next(markers))}
   for name in list(experiment.variants)[1:]:
     dashes, colour = next(looks)
     styles[name] = VariantStyle(colour, dashes, next(markers))
@@ -116,9 +131,9 @@ def new_figure(height: float) -> Figure:
 
 @styled
 def save(figure: Figure, directory: Path, name: str) -> list[Path]:
-  """Writes <name>.png and <name>.svg; drawing the same numbers again gives the same bytes."""
+  """Writes <name>.png, .pdf and .svg; drawing the same numbers again gives the same bytes."""
   paths = []
-  for suffix, options in (('png', {'dpi': 200}), ('svg', {'metadata': {'Date': None}})):
+  for suffix, options in FORMATS.items():
     buffer = io.BytesIO()
     figure.savefig(buffer, format=suffix, **options)
     paths.append(write_atomically(directory / f'{name}.{suffix}', buffer.getvalue()))
