@@ -64,8 +64,8 @@ def output_change(config: ModelConfig, positions: int, noise: float, key: jax.Ar
   return jnp.mean(jnp.square(after - before), (1, 2, 3)) / noise**2
 
 
-def exponent(depths: Sequence[int], values: jax.Array) -> np.ndarray:
-  """The slope of log variance against log depth, by seed."""
+def exponent(depths: Sequence[int], values: jax.Array | np.ndarray) -> np.ndarray:
+  """The slope of log value against log depth, by seed; values are (seeds, depths)."""
   return np.polyfit(np.log(depths), np.log(np.asarray(values)).T, 1)[0]
 
 
