@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from experiments.by_hand import with_weights
-from experiments.figure_style import VARIANT_COLOURS, new_figure
+from experiments.figure_style import VARIANT_COLOURS, logarithmic_heights, new_figure
 from experiments.hidden_norm import UNIFORM
 from experiments.perturbation import exponent
 from experiments.reproduction import Measured, Reproduction, at_least, at_most, exactly
@@ -84,16 +84,17 @@ def draw(measured: Measured) -> Figure:
       left.plot(depths, norms, '.', color=colour, ms=3, alpha=0.5)
     middle = np.exp(np.log(last).mean())
     fit = middle * (depths / np.exp(np.log(depths).mean())) ** slopes.mean()
-    left.plot(depths, fit, color=colour, lw=1.5, label=f'{name}: depth^{slopes.mean():+.2f}')
+    left.plot(depths, fit, color=colour, lw=1.5, label=f'{name}: depth^({slopes.mean():+.2f})')
     profile = np.array(measured['profile'][placement])
     layers = np.arange(1, profile.shape[1] + 1)
     for norms in profile:
       right.plot(layers, norms, color=colour, lw=0.5, alpha=0.3)
     right.plot(layers, profile.mean(0), color=colour, lw=1.5)
   left.set(xscale='log', yscale='log', xlabel='layers in the model')
-  left.set_ylabel('gradient of the last\nfeed-forward output matrix\n(nats a unit, batch mean, then norm)')
+  left.set_ylabel('gradient of the last\nfeed-forward output matrix\n(nats a unit,\nbatch mean, then norm)')
   left.set_xticks(depths, [str(depth) for depth in depths])
   left.xaxis.set_minor_locator(NullLocator())
+  logarithmic_heights(left)
   right.set(ylim=(0, None), xlabel=f'layer of {len(layers)}', ylabel='that of each layer')
   figure.legend(*left.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure
