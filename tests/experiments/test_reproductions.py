@@ -21,6 +21,7 @@ NAMES = registry.reproduction_names()
 TRAINED = [name for name in NAMES if registry.find_reproduction(name).read]
 MEASURED = [name for name in NAMES if name not in TRAINED]
 TINY = {
+  'gradient_depth': {'depths': (4, 8), 'd_model': 8, 'batch': 1, 'positions': 4, 'seeds': 2},
   'context': {'num_layers': 2, 'd_model': 8, 'steps': 2, 'seeds': 2},
   'heads_segment': {'logits': 11},
   'hidden_norm': {'d_model': 8, 'positions': 4, 'num_layers': 32, 'seeds': 2},
@@ -36,7 +37,7 @@ EXACT = ('worked_example', 'two_paths', 'heads_segment')  # a few seconds each, 
 def test_the_reproductions_there_are():
   assert set(MEASURED) == {
     'worked_example', 'two_paths', 'heads_segment', 'zero_branch', 'input_scale', 'context', 'position_wise',
-    'rank_collapse', 'residual_scale', 'perturbation', 'hidden_norm',
+    'rank_collapse', 'residual_scale', 'perturbation', 'hidden_norm', 'gradient_depth',
   }  # fmt: skip
   assert set(TRAINED) == {
     'glu_variants', 'warmup', 'lr_sensitivity', 'copy_task', 'trainability', 'initialisation',
