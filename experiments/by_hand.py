@@ -62,6 +62,6 @@ def streams(config: ModelConfig, blocks: Any, x_BTD: jax.Array) -> jax.Array:
   return jnp.concatenate([x_BTD[None], jax.lax.scan(step, x_BTD, blocks)[1]])
 
 
-def with_weights(params: Any, change: Callable[[str, jax.Array], jax.Array]) -> Any:
-  """The parameters with each replaced by change(path, value), as at `blocks/attention/query/kernel`."""
+def with_weights(params: Any, change: Callable[[str, Any], Any]) -> Any:
+  """The parameters (or their shapes), each replaced by change(path, value), as at `attention/query/kernel`."""
   return jax.tree.map_with_path(lambda path, leaf: change('/'.join(key.key for key in path), leaf), params)

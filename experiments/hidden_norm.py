@@ -6,7 +6,6 @@ Time: 30 seconds.
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,9 @@ from experiments.by_hand import layer, streams, with_weights
 from experiments.figure_style import VARIANT_COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, between, exactly
 from model import ModelConfig, init
+from model.config import NormPlacement
 
+PLACEMENTS: tuple[NormPlacement, ...] = ('pre', 'post', 'sandwich')
 UNIFORM = ('attention/query/kernel', 'attention/key/kernel')  # at zero: every position reads all alike
 
 
@@ -27,18 +28,12 @@ def measure(d_model: int, positions: int, num_layers: int, seeds: int) -> dict:
   Under `post` also what stands before the feed-forward's norm, by layer.
   """
   keys = jax.random.split(jax.random.key(0), seeds)
-  setting: dict[str, Any] = {  # the paper's: one head, every matrix d x d, Xavier, no bias
-    'num_layers': num_layers, 'd_model': d_model, 'num_heads': 1, 'd_ff': d_model, 'feed_forward': 'relu',
-    'norm': 'layer', 'init': 'xavier', 'init_depth_scale': False, 'position': 'none', 'causal': False,
-  }  # fmt: skip
-  sizes = {}
-  for placement in ('pre', 'post', 'sandwich'):
-    config = ModelConfig(norm_placement=placement, **setting)
-    sizes[placement] = jax.jit(jax.vmap(functools.partial(size_by_layer, config, positions)))(keys)
-  before = jax.jit(
-    jax.vmap(functools.partial(before_last_norm, ModelConfig(norm_placement='post', **setting), positions))
-  )
-  post_before = before(keys)
+  configs = {placement: setting(placement, num_layers, d_model) for placement in PLACEMENTS}
+  sizes = {
+    placement: jax.jit(jax.vmap(functools.partial(size_by_layer, config, positions)))(keys)
+    for placement, config in configs.items()
+  }
+  post_before = jax.jit(jax.vmap(functools.partial(before_last_norm, configs['post'], positions)))(keys)
   return {
     'size': sizes,
     'post_before': post_before,
@@ -48,6 +43,14 @@ def measure(d_model: int, positions: int, num_layers: int, seeds: int) -> dict:
     'pre_32': sizes['pre'][:, 32],
     'sandwich_8': sizes['sandwich'][:, 8],
   }
+
+
+def setting(placement: NormPlacement, num_layers: int, d_model: int) -> ModelConfig:
+  """The setting of the theorems, but for uniform attention: one head, every matrix d x d, Xavier, no bias."""
+  return ModelConfig(
+    num_layers=num_layers, d_model=d_model, num_heads=1, d_ff=d_model, feed_forward='relu', norm='layer',
+    norm_placement=placement, init='xavier', init_depth_scale=False, position='none', causal=False,
+  )  # fmt: skip
 
 
 def initial(config: ModelConfig, positions: int, key: jax.Array) -> tuple[dict, jax.Array]:

@@ -6,7 +6,6 @@ Time: 40 seconds.
 """
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from matplotlib.figure import Figure
 from experiments.by_hand import streams
 from experiments.figure_style import VARIANT_COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, at_least, at_most
+from experiments.statistics import exponent
 from model import ModelConfig, init
 from model.config import NormPlacement
 from model.norm import LayerNorm
@@ -62,11 +62,6 @@ def output_change(config: ModelConfig, positions: int, noise: float, key: jax.Ar
   norm.gain[...] = jnp.ones(config.d_model)
   before, after = (norm(streams(config, which, x_BTD)) for which in (blocks, noisy))
   return jnp.mean(jnp.square(after - before), (1, 2, 3)) / noise**2
-
-
-def exponent(depths: Sequence[int], values: jax.Array | np.ndarray) -> np.ndarray:
-  """The slope of log value against log depth, by seed; values are (seeds, depths)."""
-  return np.polyfit(np.log(depths), np.log(np.asarray(values)).T, 1)[0]
 
 
 def straightness(x: np.ndarray, values: jax.Array) -> float:

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from experiments.by_hand import streams, with_weights
 from experiments.figure_style import COLOURS, new_figure
 from experiments.reproduction import Measured, Reproduction, at_most, exactly
-from model import ModelConfig, apply, init, zero_taps
+from model import ModelConfig, apply, zero_taps
 from model.config import NormPlacement
+from model.transformer import param_shapes
 
 PLACEMENTS: tuple[NormPlacement, ...] = ('pre', 'sandwich', 'none')
 BRANCH_OUTPUTS = ('blocks/attention/output/kernel', 'blocks/feed_forward/down/kernel')
@@ -54,26 +55,43 @@ def model(placement: NormPlacement, scale: float, num_layers: int, d_model: int)
 
 
 def with_branches_at_zero(config: ModelConfig):
-  """Initial parameters, but for the last kernel of each branch."""
-  return with_weights(init(config, jax.random.key(0)), lambda path, leaf: 0 * leaf if path in BRANCH_OUTPUTS else leaf)
+  """Parameters with gains of 1, the last kernel of each branch at 0, and all else random; NumPy compiles nothing."""
+
+  def fill(path: str, leaf):
+    if path in BRANCH_OUTPUTS or path.endswith('gain'):
+      return np.full(leaf.shape, float(path.endswith('gain')), np.float32)
+    rng = np.random.default_rng(list(path.encode()))  # embedding and head are the same at every depth
+    return rng.normal(size=leaf.shape, scale=1 if path.startswith('embedding') else config.d_model**-0.5).astype(
+      np.float32
+    )
+
+  return with_weights(param_shapes(config), fill)
 
 
 def tap_norms(config: ModelConfig) -> np.ndarray:
   """Norms of the gradient of a random weighing of the logits, from the stack's output down to its input, (2 L + 1,)."""
-  params = with_branches_at_zero(config)
   weights_BTV = jax.random.normal(jax.random.key(1), (*TOKENS_BT.shape, config.vocab_size))
-  gradient = jax.jit(jax.grad(lambda taps: jnp.sum(weights_BTV * apply(config, params, TOKENS_BT, taps)[0])))
-  taps = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), gradient(zero_taps(config)))
+
+  @jax.jit
+  @jax.grad
+  def gradient(taps, params):
+    return jnp.sum(weights_BTV * apply(config, params, TOKENS_BT, taps)[0])
+
+  taps = gradient(zero_taps(config), with_branches_at_zero(config))
+  taps = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), taps)
   skip, branch, both = taps['blocks'].reshape(-1, 3)[::-1].T
   return np.sqrt(np.append(taps['output'][0], np.maximum(0, skip + branch + 2 * both)))
 
 
 def off_a_to_the_s(config: ModelConfig) -> float:
   """The largest |J^T g - a^S g| for random g at the output of the stack, S = 2 L."""
-  blocks = with_branches_at_zero(config)['blocks']
-  shape = (*TOKENS_BT.shape, config.d_model)
-  x_BTD, g_BTD = jax.random.normal(jax.random.key(2), (2, *shape))
-  pulled_BTD = jax.jit(lambda x, g: jax.vjp(lambda x: streams(config, blocks, x)[-1], x)[1](g)[0])(x_BTD, g_BTD)
+
+  @jax.jit
+  def pulled(x_BTD, g_BTD, blocks):
+    return jax.vjp(lambda x: streams(config, blocks, x)[-1], x_BTD)[1](g_BTD)[0]
+
+  x_BTD, g_BTD = jax.random.normal(jax.random.key(2), (2, *TOKENS_BT.shape, config.d_model))
+  pulled_BTD = pulled(x_BTD, g_BTD, with_branches_at_zero(config)['blocks'])
   return float(jnp.max(jnp.abs(pulled_BTD - config.attention_residual ** (2 * config.num_layers) * g_BTD)))
 
 

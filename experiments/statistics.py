@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 MARGIN_BITS = 0.02  # bits per byte: a difference up to this counts as none
@@ -122,6 +123,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     largest = max(largest, (len(p_values) - rank) * p_values[index])
     adjusted[index] = min(1.0, largest)
   return adjusted
+
+
+def exponent(sizes: Sequence[float], values: ArrayLike) -> np.ndarray:
+  """The power of size that each row of values grows with, (rows,): the slope of log value against log size.
+
+  Args:
+    sizes: (sizes,), above 0.
+    values: (rows, sizes), above 0.
+  """
+  return np.polyfit(np.log(sizes), np.log(np.asarray(values)).T, 1)[0]
 
 
 def token_share(tokens: Sequence[float], curve: Sequence[float], target: float) -> float | None:

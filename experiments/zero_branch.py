@@ -47,7 +47,7 @@ def measure(d_model: int, positions: int, input_scale: float) -> dict:
     'from_input': jnp.stack([jnp.max(jnp.abs(outputs[name] - x_BTD)) for name in IDENTITY]),
     'post_from_norm': jnp.max(jnp.abs(outputs['post'] - norm(x_BTD))),
     'deepnorm_from_norm': jnp.max(jnp.abs(outputs['deepnorm'] - norm(x_BTD))),
-    'dropped': jnp.stack([jnp.max(jnp.abs(outputs[name])) for name in outputs if 'dropped' in name]),
+    'dropped': jnp.stack([jnp.max(jnp.abs(outputs[name])) for name in BLOCKS if 'dropped' in name]),
     'post_from_input': jnp.linalg.norm(outputs['post'] - x_BTD) / jnp.linalg.norm(x_BTD),
   }
 
@@ -62,7 +62,7 @@ def draw(measured: Measured) -> Figure:
   """A bar a wiring."""
   figure = new_figure(2.9)
   axes = figure.add_subplot()
-  names = list(measured['ratio'])
+  names = list(BLOCKS)
   colours = [VARIANT_COLOURS[_kind(name)] for name in names]
   axes.barh(names, [measured['ratio'][name] for name in names], color=colours, height=0.6)
   for row, name in enumerate(names):

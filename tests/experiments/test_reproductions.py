@@ -22,7 +22,7 @@ TRAINED = [name for name in NAMES if registry.find_reproduction(name).read]
 MEASURED = [name for name in NAMES if name not in TRAINED]
 TINY = {
   'context': {'num_layers': 2, 'd_model': 8, 'steps': 2, 'seeds': 2},
-  'gradient_depth': {'d_model': 8, 'positions': 4, 'sequences': 1, 'vocab_size': 11, 'max_layers': 8, 'seeds': 2},
+  'gradient_depth': {'depths': (4, 8), 'd_model': 8, 'batch': 1, 'positions': 4, 'seeds': 2},
   'heads_segment': {'logits': 11},
   'hidden_norm': {'d_model': 8, 'positions': 4, 'num_layers': 32, 'seeds': 2},
   'input_scale': {'d_model': 8, 'positions': 4, 'num_heads': 2, 'seeds': 2},
