@@ -10,8 +10,7 @@ import numpy as np
 from experiments import runs as experiment_runs
 from experiments import statistics, words
 from experiments.runs import SEED_PATHS, ExperimentRuns, Run
-from experiments.tuning import Tuning
-from experiments.tuning import report as tuning_report
+from experiments.tuning import Tuning, describe_choice
 
 SEEDED = dict(zip(SEED_PATHS, ('the initial values', 'the order of the data'), strict=True))
 DOES_NOT_COVER = 'the choice of text, the tuning, and other model sizes or lengths of training'
@@ -31,7 +30,7 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
     _compare(runs, variants)
   equal, different = _held_equal(variants, experiment.baseline)
   checksums = _distinct(run.result.get('data_checksum') for run in runs.runs)
-  chosen = tuning_report(tuning, variants, checksums) if tuning and measure.split == 'test' else None
+  chosen = describe_choice(tuning, variants, checksums) if tuning and measure.split == 'test' else None
   return {
     'experiment': experiment.name,
     'question': experiment.question,

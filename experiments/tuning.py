@@ -171,7 +171,7 @@ def _damaged(path: Path, what: str) -> ConfigError:
   return ConfigError(f'{path} is damaged ({what}): make it again with --tune, or do without: delete it')
 
 
-def report(tuning: Tuning, variants: Iterable[str], data_checksums: Sequence[str]) -> dict[str, Any]:
+def describe_choice(tuning: Tuning, variants: Iterable[str], data_checksums: Sequence[str]) -> dict[str, Any]:
   """What a report at the chosen rates says of them: how they were chosen, and what to be wary of.
 
   Args:

@@ -76,6 +76,22 @@ def run_main(*arguments: str) -> int:
     (['--config.run.init_seed=1', '--config.data.seed=1', '--experiment=heads'], 'heads/heads_4/seed_1 is the same'),
     (['--config.data.seed=5000000000'], 'must be below'),
     (['--workdir=short.txt'], 'short.txt is a file'),
+    (['--tune', '--workdir=short.txt'], 'short.txt is a file'),
+    (['--tune', '--norm_placement=post'], '--tune is for the variants of an experiment'),
+    (['--tune', '--sweep=model.norm_placement=pre,post'], '--tune is for the variants of an experiment'),
+    (['--shared_learning_rate=1e-3', '--name=x'], '--shared_learning_rate is for the variants of an experiment'),
+    (['--tune', '--shared_learning_rate=4e-3'], 'all the same: leave one out'),
+    (
+      ['--tune', '--experiment=block', '--config.optimizer.learning_rate=4e-3'],
+      '--tune and --config.optimizer.learning_rate set the same: leave one out',
+    ),
+    (
+      ['--tune', '--experiment=lr_sensitivity'],
+      'the variants of lr_sensitivity set optimizer.learning_rate themselves',
+    ),
+    (['--tune', '--seeds=0,100'], '--seeds=100: the learning rates of block are chosen on seed 100'),
+    (['--shared_learning_rate=0'], 'optimizer.learning_rate=0.0: must be above 0'),
+    (['--shared_learning_rate=fast'], 'shared_learning_rate=fast'),
     (['block'], "what is 'block'?"),
   ],
 )
@@ -124,6 +140,8 @@ def test_what_is_asked_for():
     }
   }  # fmt: skip
   assert list(asked_for('--config=configs/small.py')[0].variants) == ['default']
+  assert asked_for('--shared_learning_rate=3e-3')[1] == {'optimizer.learning_rate': 3e-3}
+  assert asked_for('--tune') == asked_for('--experiment=block')
   with pytest.raises(ConfigError, match='leave one out'):
     asked_for('--residual', '--config.model.attention_residual=0')
   assert 'config' in flags.FLAGS
