@@ -2,7 +2,7 @@
 
 Dong, Cordonnier & Loukas 2021, Attention is not all you need.
 Command: python -m experiments.reproduce --only=rank_collapse
-Time: 40 seconds.
+Time: 20 seconds.
 """
 
 import functools
@@ -104,7 +104,7 @@ REPRODUCTION = Reproduction(
     at_least('feed_forward_slows', 'log10 of r after layer 2, with a feed-forward over without', 0, over_seeds=True),
     at_least('skip_keeps', 'with skips: r after layer 12, each', 0.05, over_seeds=True),
   ),
-  seconds=40,
+  seconds=20,
   draw=draw,
   caption=(
     'Relative residual norm |X - 1 m|/|X| of the stream, m the mean over positions: 0 where all positions are alike. '
