@@ -13,6 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from experiments.experiment import Experiment
 from training.files import write_atomically
@@ -139,6 +140,19 @@ def save(figure: Figure, directory: Path, name: str) -> list[Path]:
     paths.append(write_atomically(directory / f'{name}.{suffix}', buffer.getvalue()))
     figure.set_layout_engine('none')  # laid out once is enough
   return paths
+
+
+def logarithmic_heights(axes: Axes) -> None:
+  """Has a logarithmic y axis span at least a factor of ten, with plain numbers at its ticks. Drawn first."""
+  low, high = axes.get_ylim()
+  if high < 10 * low:
+    middle = math.sqrt(low * high)
+    low, high = middle / math.sqrt(10), middle * math.sqrt(10)
+    axes.set_ylim(low, high)
+  axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
+  axes.yaxis.set_minor_locator(NullLocator())
+  if high < 1e4 and low > 1e-4:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
 
 
 def spread(positions: Sequence[float], gap: float, lowest: float = -math.inf) -> list[float]:

@@ -3,6 +3,9 @@
 Xiong et al. 2020, On Layer Normalization in the Transformer Architecture, theorem 1 and figure 3.
 Command: python -m experiments.reproduce --only=gradient_depth
 Time: 20 seconds.
+
+The theorem bounds the gradient of the loss at one position. Averaged over more of them first, Post-LN's grew a little
+with depth: the exponent was +0.13 [+0.10, +0.16] with eight sequences of 32 positions under a causal mask.
 """
 
 import functools
@@ -15,7 +18,7 @@ import optax
 from matplotlib.figure import Figure
 
 from experiments.by_hand import with_weights
-from experiments.figure_style import VARIANT_COLOURS, new_figure
+from experiments.figure_style import VARIANT_COLOURS, logarithmic_heights, new_figure
 from experiments.hidden_norm import UNIFORM, setting
 from experiments.reproduction import Measured, Reproduction, at_least, between, exactly
 from experiments.statistics import exponent
@@ -88,10 +91,13 @@ def draw(measured: Measured) -> Figure:
       for seed, row in enumerate(values):
         axes.plot(places, row, color=colour, lw=0.6, alpha=0.35, gid=f'{name}, seed {seed}')
       axes.plot(places, values.mean(0), '-o', ms=3, color=colour, lw=1.5, label=name, gid=f'{name}, mean')
-  left.set(xlabel='layers L', ylabel='gradient of the last layer\n(norm of the batch mean)', yscale='log')
+  left.set(xlabel='layers L', ylabel='gradient of the last layer\n(nats a unit,\nnorm of the batch mean)', yscale='log')
   left.set_xscale('log', base=2)
   left.set_xticks(measured['depths'], [str(depth) for depth in measured['depths']])
-  right.set(xlabel=f'layer of {PROFILE}', ylabel='gradient by layer\n(norm of the batch mean)', ylim=(0, None))
+  logarithmic_heights(left)
+  right.set(
+    xlabel=f'layer of {PROFILE}', ylabel='gradient by layer\n(nats a unit,\nnorm of the batch mean)', ylim=(0, None)
+  )
   figure.legend(*left.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure
 

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from experiments.figure_style import COLOURS, GREY, Picture, new_figure, styled, variant_styles
+from experiments.figure_style import (
+  COLOURS,
+  GREY,
+  Picture,
+  logarithmic_heights,
+  new_figure,
+  styled,
+  variant_styles,
+)
 from experiments.gradient_table import exponent
 from experiments.gradients import Measured
 from experiments.registry import experiment_names, find_experiment
@@ -68,7 +76,7 @@ def two_paths(measured: Sequence[Measured]) -> Picture:
   low, high = norms[norms > 0].min() / 1.5, norms.max() * 1.5
   for axes in tops:
     axes.set_ylim(max(low, high * 1e-8), high)
-    _logarithmic(axes)
+    logarithmic_heights(axes)
   figure.legend(*panels[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=3)
   return Picture(
     'two_paths',
@@ -95,7 +103,7 @@ def norm_by_layer(measured: Sequence[Measured]) -> Picture:
     right.plot((np.arange(one.layers) + 0.5) / one.layers, one.mean('grad_norm/feed_forward/down'), lw=1.3, **look)
   for axes in (left, right):
     axes.set(yscale='log', xlabel='depth (1: output)', xlim=(0, 1))
-    _logarithmic(axes)
+    logarithmic_heights(axes)
   left.set_ylabel(STREAM)
   right.set_ylabel('gradient of the\nfeed-forward output kernel\n(nats a unit,\nbatch mean, then norm)')
   figure.legend(loc='outside lower center', ncols=2)
@@ -129,7 +137,7 @@ def norm_by_depth(measured: Sequence[Measured]) -> Picture:
   )
   axes.set_xticks(depths, [str(depth) for depth in depths])
   axes.xaxis.set_minor_locator(NullLocator())
-  _logarithmic(axes)
+  logarithmic_heights(axes)
   figure.legend(loc='outside lower center', ncols=1)
   return Picture(
     'norm_by_depth',
@@ -157,19 +165,6 @@ def _colours(measured: Sequence[Measured]) -> list[str]:
     return [next(others) for _ in measured]
   chosen = {name: known[name] if name in known else next(others) for name in names}
   return [chosen[one.subject.name] for one in measured]
-
-
-def _logarithmic(axes: Axes) -> None:
-  """A logarithmic y axis that spans at least a factor of ten, with plain numbers."""
-  low, high = axes.get_ylim()
-  if high < 10 * low:
-    middle = math.sqrt(low * high)
-    low, high = middle / math.sqrt(10), middle * math.sqrt(10)
-    axes.set_ylim(low, high)
-  axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
-  axes.yaxis.set_minor_locator(NullLocator())
-  if high < 1e4 and low > 1e-4:
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
 
 
 def _places(one: Measured) -> np.ndarray:

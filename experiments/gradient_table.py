@@ -101,9 +101,8 @@ def exponent(measured: Sequence[Measured], measure: str = LAST_KERNEL) -> tuple[
 
   One least-squares line for each batch, with its own initial values; their mean, and its 95% interval (Student's t).
   """
-  depths = np.log([one.layers for one in measured])
-  norms = np.log([one.samples[measure][:, -1] for one in measured])  # (depth, batch)
-  slopes = np.polyfit(depths, norms, 1)[0]
+  norms = np.array([one.samples[measure][:, -1] for one in measured]).T  # (batch, depth)
+  slopes = statistics.exponent([one.layers for one in measured], norms)
   return float(slopes.mean()), float(statistics.half_width(slopes))
 
 

@@ -21,8 +21,8 @@ NAMES = registry.reproduction_names()
 TRAINED = [name for name in NAMES if registry.find_reproduction(name).read]
 MEASURED = [name for name in NAMES if name not in TRAINED]
 TINY = {
-  'gradient_depth': {'depths': (4, 8), 'd_model': 8, 'batch': 1, 'positions': 4, 'seeds': 2},
   'context': {'num_layers': 2, 'd_model': 8, 'steps': 2, 'seeds': 2},
+  'gradient_depth': {'depths': (4, 8), 'd_model': 8, 'batch': 1, 'positions': 4, 'seeds': 2},
   'heads_segment': {'logits': 11},
   'hidden_norm': {'d_model': 8, 'positions': 4, 'num_layers': 32, 'seeds': 2},
   'input_scale': {'d_model': 8, 'positions': 4, 'num_heads': 2, 'seeds': 2},

@@ -75,13 +75,13 @@ def both(attention, feed_forward):
 
 
 def test_what_a_block_does_in_words():
-  """One layer; the stream is (3, 4) and the branches add (4, 3) and nothing."""
+  """One layer; the stream is (6, 8) and the branches add (4, 3) and nothing."""
   seen = {
     'mean': {
       'stream_square': both([49.0], [4.0]),
-      'input_square': both([12.5], [12.5]),
+      'input_square': both([50.0], [50.0]),
       'branch_square': both([12.5], [0.0]),
-      'branch_inner': both([12.0], [0.0]),
+      'branch_inner': both([24.0], [0.0]),
       'relative_residual': both([0.25], [0.5]),
       'attention_entropy': np.array([[0.5, 0.75]]),
     },
@@ -91,7 +91,7 @@ def test_what_a_block_does_in_words():
   assert found == {
     'stream_rms': [[7.0, 2.0]],
     'branch_rms': [[12.5**0.5, 0.0]],
-    'branch_ratio': [[1.0, 0.0]],
+    'branch_ratio': [[0.5, 0.0]],
     'branch_cosine': [[0.96, 0.0]],
     'relative_residual': [[0.25, 0.5]],
     'attention_entropy': [[0.5, 0.75]],

@@ -322,6 +322,8 @@ def test_stop_never_moves_again():
   assert same_bits((later.params, later.optimizer), (stopped.params, stopped.optimizer))
   assert [int(metrics['scalars']['nonfinite_in_a_row']) for metrics in history] == list(range(2, 14))
   assert int(later.step) == 14
+  assert max(float(metrics['scalars']['grad_norm/global']) for metrics in history) > CONFIG.optimizer.clip
+  assert int(later.clipped) == int(stopped.clipped)  # what is not applied is not clipped
 
 
 def test_skip_goes_on_as_if_nothing_had_been():
