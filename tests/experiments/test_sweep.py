@@ -1,5 +1,6 @@
 import io
 import os
+import signal
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import plan, sweep
+from experiments import plan, signals, sweep
 from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.machine import CPU_MALLOC, Place, worker_places
@@ -16,7 +17,9 @@ from training.files import read_json
 
 # Speaks the worker's protocol, and does what its variant is called.
 STUB = """
-import json, os, pathlib, signal, sys
+import json, os, pathlib, signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
 for line in sys.stdin:
   job = json.loads(line)
   directory = pathlib.Path(job['directory'])
@@ -30,6 +33,15 @@ for line in sys.stdin:
     sys.exit(3)
   elif what == 'fails':
     print(json.dumps({'failed': 'MemoryError: 3 GB'}), flush=True)
+  elif what == 'told':
+    print(json.dumps({'stopped': True}), flush=True)
+  elif what in ('SIGTERM', 'SIGINT', 'deaf', 'impatient'):
+    os.kill(os.getppid(), signal.SIGTERM if what == 'SIGTERM' else signal.SIGINT)
+    while what in ('deaf', 'impatient') or not told:
+      time.sleep(0.01)
+      if told and what == 'impatient':
+        os.kill(os.getppid(), signal.SIGINT)
+    print(json.dumps({'stopped': True}), flush=True)
   else:
     (directory / 'result.json').write_text(json.dumps({'pid': os.getpid(), 'core': os.environ.get('CORE')}))
     print(json.dumps({'ended': 'completed'}), flush=True)
@@ -55,8 +67,21 @@ def execute(runs, places, terminal=False):
   output = io.StringIO()
   console = Console(file=output, width=100, force_terminal=terminal)
   with Display(console, len(runs), 0) as display:
-    failed = sweep.execute(runs, places, display)
+    failed, stopped = sweep.execute(runs, places, display)
+  assert not stopped
   return [run.variant for run in failed], output.getvalue()
+
+
+def stop(runs, places):
+  """`execute`, where somebody stops it: what was printed."""
+  output = io.StringIO()
+  earlier = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+  try:
+    with Display(Console(file=output, width=100), len(runs), 0) as display:
+      assert sweep.execute(runs, places, display) == ([], True)
+  finally:
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == earlier
+  return output.getvalue()
 
 
 @pytest.mark.parametrize('workers', [1, 2, 5])
@@ -70,6 +95,43 @@ def test_what_kills_a_worker_fails_its_run_alone(tmp_path, stub, workers):
   assert 'trial/fails/seed_0: FAILED: MemoryError: 3 GB\n  one\n  two\n' in output
   assert 'trial/done/seed_0: completed, training loss 1.500' in output
   assert 'log.txt' in output
+
+
+@pytest.mark.parametrize('number', ['SIGTERM', 'SIGINT'])
+@pytest.mark.parametrize('workers', [1, 2])
+def test_a_signal_stops_what_is_under_way_and_begins_nothing_else(tmp_path, stub, number, workers):
+  runs = runs_of(tmp_path, 'good', number, 'fine', 'well', 'done')
+  output = stop(runs, [Place(None, {})] * workers)
+  assert 'stopping: each run finishes its step and saves' in output
+  assert f'trial/{number}/seed_0: stopped after step 1' in output
+  assert 'FAILED' not in output
+  assert not runs[4].directory.exists()
+
+
+def test_a_worker_that_was_told_alone_stops_the_sweep(tmp_path, stub):
+  runs = runs_of(tmp_path, 'told', 'good')
+  assert 'trial/told/seed_0: stopped' in stop(runs, [Place(None, {})])
+  assert not runs[1].directory.exists()
+
+
+def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub, monkeypatch):
+  monkeypatch.setattr(sweep, 'GRACE', 0.1)
+  assert 'trial/deaf/seed_0: stopped after step 1' in stop(runs_of(tmp_path, 'deaf'), [Place(None, {})])
+
+
+def test_a_second_sigint_quits_at_once(tmp_path, stub):
+  with pytest.raises(SystemExit) as ended:
+    stop(runs_of(tmp_path, 'impatient', 'good'), [Place(None, {})])
+  assert ended.value.code == 130
+
+
+def test_a_worker_never_sees_the_sigint_of_the_terminal(tmp_path):
+  program = 'import os, signal; os.kill(os.getpid(), signal.SIGINT); print("here")'
+  with signals.sigint_kept_from_children():
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+  assert (ended.stdout, ended.returncode) == ('here\n', 0)
+  with pytest.raises(KeyboardInterrupt):
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_worker_serves_many_runs_and_has_its_place(tmp_path, stub):

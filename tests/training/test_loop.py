@@ -2,6 +2,8 @@ import functools
 import json
 import math
 import os
+import shutil
+import signal
 from pathlib import Path
 
 import jax
@@ -14,6 +16,7 @@ from training import loop, programs
 from training.checkpoint import Checkpoints, load, steps_in
 from training.config import Config, ConfigError, DataConfig, OptimizerConfig, RunConfig
 from training.data import load_for, train_batches
+from training.metrics_log import MetricsLog
 
 CONFIG = Config(
   model=ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=12),
@@ -227,6 +230,124 @@ def test_it_may_be_stopped_anywhere(finished, tmp_path, monkeypatch, place):
   result = train(tmp_path)
   assert result['resumed_at'] == (None if place == 'validate' else 40)
   assert_same_run(tmp_path, finished[0])
+
+
+@pytest.mark.parametrize('step', [1, 17, 20, 24, 40])  # 20 is evaluated, 24 saved, 40 the last
+def test_a_run_that_is_told_to_stop_saves_its_step(finished, tmp_path, step):
+  earlier = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+  asked = []
+  with pytest.raises(loop.Stopped):
+    train(tmp_path, stop=lambda: len(asked) == step or asked.append(1))
+  assert steps_in(tmp_path / 'checkpoints')[0] == step
+  assert not (tmp_path / 'result.json').exists()
+  assert [row['step'] for row in rows_of(tmp_path)] == [s for s in sorted({*LOGGED, *EVALUATED}) if s <= step]
+  assert train(tmp_path)['resumed_at'] == step
+  assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == earlier
+  assert_same_run(tmp_path, finished[0])
+
+
+def test_a_run_that_is_told_to_stop_before_its_first_step_leaves(tmp_path):
+  with pytest.raises(loop.Stopped):
+    train(tmp_path, stop=lambda: True)
+  assert not (tmp_path / 'metrics.jsonl').exists()
+
+
+def test_the_log_is_on_the_disk_before_a_save_starts(tmp_path, monkeypatch):
+  """Every line of the steps that a checkpoint has seen."""
+  happened = []
+  sync, save = MetricsLog.sync, Checkpoints.save
+
+  def synced(self):
+    mark = sync(self)
+    happened.append(('on disk', [row['step'] for row in rows_of(tmp_path)][-1]))
+    return mark
+
+  def saved(self, state, about):
+    assert about['log']['bytes'] == (tmp_path / 'metrics.jsonl').stat().st_size
+    happened.append(('saved', int(state.step)))
+    save(self, state, about)
+
+  monkeypatch.setattr(MetricsLog, 'sync', synced)
+  monkeypatch.setattr(Checkpoints, 'save', saved)
+  train(tmp_path)
+  assert happened == [
+    ('on disk', 10), ('saved', 12), ('on disk', 20), ('saved', 24), ('on disk', 30), ('saved', 36), ('on disk', 40),
+    ('saved', 40),
+  ]  # fmt: skip
+
+
+def flip(path: Path) -> None:
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_path):
+  with pytest.raises(Stop):
+    train(tmp_path, report=stop_at(40))
+  assert steps_in(tmp_path / 'checkpoints') == [36, 24]
+  largest = max((tmp_path / 'checkpoints' / '36').rglob('*'), key=lambda path: path.stat().st_size)
+  flip(largest)
+  reports: list[dict] = []
+  assert train(tmp_path, report=reports.append)['resumed_at'] == 24
+  assert [report['note'] for report in reports if 'note' in report] == [
+    f'checkpoint 36 is damaged: {largest} has changed: went on from step 24'
+  ]
+  assert_same_run(tmp_path, finished[0])
+
+
+def test_where_no_checkpoint_is_whole_a_run_stops_and_touches_nothing(tmp_path):
+  with pytest.raises(Stop):
+    train(tmp_path, report=stop_at(40))
+  for step in (24, 36):
+    flip(tmp_path / 'checkpoints' / str(step) / 'state' / '_METADATA')
+  before = content_of(tmp_path)
+  with pytest.raises(ConfigError, match=rf'none is whole; delete {tmp_path} to start this run over$'):
+    train(tmp_path)
+  assert {path: content for path, content in content_of(tmp_path).items() if 'lock' not in path} == {
+    path: content for path, content in before.items() if 'lock' not in path
+  }
+
+
+@pytest.mark.parametrize('row', [-1, 1, 0])
+def test_a_log_that_was_damaged_is_made_again_from_a_checkpoint_before(finished, tmp_path, row):
+  """Rows of steps 1, 10, 15, 20, 30; checkpoints of 24 and 36, with 4 and 5 of them."""
+  with pytest.raises(Stop):
+    train(tmp_path, report=stop_at(40))
+  path = tmp_path / 'metrics.jsonl'
+  lines = path.read_bytes().splitlines(keepends=True)
+  lines[row] = lines[row].replace(b'"train/loss": ', b'"train/loss": 1').replace(b'"validation/loss": ', b'')
+  path.write_bytes(b''.join(lines))
+  if row == -1:
+    assert train(tmp_path)['resumed_at'] == 24
+    assert_same_run(tmp_path, finished[0])
+  else:
+    with pytest.raises(ConfigError, match=r'metrics\.jsonl has changed in its first \d+ bytes: none is whole'):
+      train(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'model.num_layers': 2},
+    {'model.d_model': 16},
+    {'model.dtype': 'bfloat16'},
+    {'optimizer.name': 'sgd', 'optimizer.clip': 0.5},
+    {'data.sequence_length': 4},
+    {'data.seed': 5, 'run.init_seed': 5},
+  ],
+)
+def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(finished, tmp_path, changes):
+  """Somebody has put it there: the config beside it is this run's own."""
+  other = CONFIG.replace(changes)
+  shutil.copytree(finished[0] / 'checkpoints', tmp_path / 'checkpoints')
+  (tmp_path / 'config.json').write_text(json.dumps(other.to_flat()))
+  with pytest.raises(ConfigError, match='holds a checkpoint of another run') as error:
+    train(tmp_path, other)
+  flat = CONFIG.to_flat()
+  for path, value in changes.items():
+    assert f'{path} is {flat[path]!r} there, {value!r} here' in str(error.value)
+  assert not (tmp_path / 'metrics.jsonl').exists()
 
 
 def test_a_line_that_was_being_written_and_a_save_under_way_are_forgotten(finished, tmp_path):
