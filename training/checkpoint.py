@@ -83,19 +83,13 @@ class Checkpoints:
     Raises:
       ConfigError: if there are checkpoints, and none is whole.
     """
-    notes: list[str] = []
-    for step in steps_in(self._directory):
-      try:
-        state, manifest = load(self._directory / str(step), like, check)
-      except Damaged as error:
-        notes.append(f'checkpoint {step} is damaged: {error}')
-        continue
-      for damaged in steps_in(self._directory)[: len(notes)]:
-        shutil.rmtree(self._directory / str(damaged))
-      return Restored(state, manifest['about'], [f'{note}: went on from step {step}' for note in notes])
-    if notes:
-      raise ConfigError(f'{"; ".join(notes)}: none is whole; delete {self._directory.parent} to start this run over')
-    return None
+    found = newest_whole(self._directory, lambda path: load(path, like, check))
+    if found is None:
+      return None
+    (state, manifest), notes = found
+    for damaged in steps_in(self._directory)[: len(notes)]:
+      shutil.rmtree(self._directory / str(damaged))
+    return Restored(state, manifest['about'], [f'{note}: went on from step {state.step}' for note in notes])
 
   def _finish(self, response: Any, step: int, manifest: Mapping[str, Any]) -> None:
     response.result()
@@ -110,6 +104,27 @@ def steps_in(directory: Path) -> list[int]:
   """The steps of the checkpoints in a folder, the newest first."""
   names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
   return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def newest_whole(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]] | None:
+  """What `read` gives for the newest checkpoint that is whole, and a line for each newer one; None if there is none.
+
+  Args:
+    directory: of the checkpoints.
+    read: is given the folder of one; raises Damaged if it is not whole.
+
+  Raises:
+    ConfigError: if there are checkpoints, and none is whole.
+  """
+  notes: list[str] = []
+  for step in steps_in(directory):
+    try:
+      return read(directory / str(step)), notes
+    except Damaged as error:
+      notes.append(f'checkpoint {step} is damaged: {error}')
+  if notes:
+    raise ConfigError(f'{"; ".join(notes)}: none is whole; delete {directory.parent} to start this run over')
+  return None
 
 
 def load(path: Path, like: State, check: Callable[[About], None] = lambda about: None) -> tuple[State, dict[str, Any]]:

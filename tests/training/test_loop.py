@@ -2,7 +2,6 @@ import functools
 import json
 import math
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -324,30 +323,6 @@ def test_a_log_that_was_damaged_is_made_again_from_a_checkpoint_before(finished,
   else:
     with pytest.raises(ConfigError, match=r'metrics\.jsonl has changed in its first \d+ bytes: none is whole'):
       train(tmp_path)
-
-
-@pytest.mark.parametrize(
-  'changes',
-  [
-    {'model.num_layers': 2},
-    {'model.d_model': 16},
-    {'model.dtype': 'bfloat16'},
-    {'optimizer.name': 'sgd', 'optimizer.clip': 0.5},
-    {'data.sequence_length': 4},
-    {'data.seed': 5, 'run.init_seed': 5},
-  ],
-)
-def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(finished, tmp_path, changes):
-  """Somebody has put it there: the config beside it is this run's own."""
-  other = CONFIG.replace(changes)
-  shutil.copytree(finished[0] / 'checkpoints', tmp_path / 'checkpoints')
-  (tmp_path / 'config.json').write_text(json.dumps(other.to_flat()))
-  with pytest.raises(ConfigError, match='holds a checkpoint of another run') as error:
-    train(tmp_path, other)
-  flat = CONFIG.to_flat()
-  for path, value in changes.items():
-    assert f'{path} is {flat[path]!r} there, {value!r} here' in str(error.value)
-  assert not (tmp_path / 'metrics.jsonl').exists()
 
 
 def test_a_line_that_was_being_written_and_a_save_under_way_are_forgotten(finished, tmp_path):
