@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,21 @@ with run_directory.locked(pathlib.Path({str(directory / name)!r})):
   with run_directory.locked(directory / name):
     assert (directory / name).read_text().startswith(f'process {os.getpid()} on ')
   run_directory.check_free(directory)
+
+
+def test_who_waits_for_a_lock_has_it_next(tmp_path):
+  order = []
+
+  def second():
+    with run_directory.locked(tmp_path / 'lock', wait=True):
+      order.append('second')
+
+  thread = threading.Thread(target=second)
+  with run_directory.locked(tmp_path / 'lock'):
+    thread.start()
+    order.append('first')
+  thread.join()
+  assert order == ['first', 'second']
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
