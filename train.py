@@ -32,6 +32,7 @@ from experiments import plan, registry
 from experiments.experiment import Changes, Experiment
 from model.config import FeedForward, NormPlacement
 from training.config import ConfigError, nearest_name
+from training.files import SaveFailed
 
 PROJECT = Path(__file__).parent
 
@@ -147,6 +148,9 @@ def run_main(argv: list[str]) -> int:
     return main(argv)
   except ConfigError as error:
     return refuse(error)
+  except OSError as error:
+    print(f'train.py: {SaveFailed(error.filename or WORKDIR.value, error)}', file=sys.stderr)
+    return 1
 
 
 if __name__ == '__main__':

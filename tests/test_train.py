@@ -169,6 +169,40 @@ def test_an_experiment_from_start_to_report_and_again(tmp_path):
 
 
 @pytest.mark.slow
+def test_more_steps_and_another_start(tmp_path):
+  (tmp_path / 'text.txt').write_text('in the beginning was the word, and the word was with the block\n' * 400)
+  asked = ['--name=mine', *MINI]
+  assert command(*asked, cwd=tmp_path).returncode == 0
+  longer = command(*asked, '--config.run.steps=20', cwd=tmp_path)
+  assert longer.returncode == 2
+  assert 'mine/seed_0 holds a run of 12 steps, and 20 are asked for: --extend takes it there, or' in longer.stderr
+  extended = command(*asked, '--config.run.steps=20', '--extend', cwd=tmp_path)
+  assert extended.returncode == 0, extended.stderr
+  assert 'goes on from step 12, to 20 instead of 12 steps; from here on the cosine schedule' in extended.stdout
+  directory = tmp_path / 'runs' / 'custom'
+  result = json.loads((directory / 'mine' / 'seed_0' / 'result.json').read_text())
+  assert (result['steps'], result['extended_at'], result['init_from']) == (20, [12], None)
+  assert 'extended' in (directory / 'report.html').read_text()
+  shorter = command(*asked, '--extend', cwd=tmp_path)
+  assert shorter.returncode == 2
+  assert 'holds a run of 20 steps, more than the 12 asked for' in shorter.stderr
+  source = str(directory / 'mine' / 'seed_0')
+  tuned = command('--name=tuned', f'--init_from={source}', *MINI, cwd=tmp_path)
+  assert tuned.returncode == 0, tuned.stderr
+  result = json.loads((directory / 'tuned' / 'seed_0' / 'result.json').read_text())
+  assert (result['init_from']['run'], result['init_from']['step']) == (source, 20)
+  first = [
+    json.loads((directory / name / 'seed_0' / 'metrics.jsonl').read_text().splitlines()[0])
+    for name in ('mine', 'tuned')
+  ]
+  assert first[1]['train/loss'] < first[0]['train/loss'] - 0.5
+  wrong = command('--name=wrong', f'--init_from={source}', *MINI, '--config.model.d_model=32', cwd=tmp_path)
+  assert wrong.returncode == 2
+  assert 'its model is another one (model.d_model is 16 there, 32 here)' in wrong.stderr
+  assert not (directory / 'wrong').exists()
+
+
+@pytest.mark.slow
 def test_a_run_of_ones_own_has_the_whole_machine(tmp_path):
   (tmp_path / 'text.txt').write_text('in the beginning was the word, and the word was with the block\n' * 400)
   ended = command('--norm_placement=post', '--feed_forward=relu', '--noresidual', '--name=mine', *MINI, cwd=tmp_path)

@@ -11,6 +11,7 @@ from orbax.checkpoint import v1 as ocp
 
 from training.config import ConfigError
 from training.digests import Damaged, array_checksums, read_manifest, write_manifest
+from training.files import SaveFailed
 from training.step import State
 
 # Folders are made before a save goes on in the background: where one cannot be made, orbax's threads would wait for it
@@ -55,19 +56,26 @@ class Checkpoints:
       self._thread.shutdown()
 
   def save(self, state: State, about: About) -> None:
-    """Starts writing the state, under its step; returns when the device's memory may be used again."""
+    """Starts writing the state, under its step; returns when the device's memory may be used again.
+
+    Raises:
+      SaveFailed: if this save cannot start, or the one before it failed.
+    """
     self.wait()
     step = int(state.step)
     if step in steps_in(self._directory):
       return
     arrays = {name: int(value) for name, value in jax.device_get(array_checksums(state)).items()}
     unfinished = self._directory / f'{step}{_UNFINISHED}'
-    with _CONTEXT:
-      response = ocp.save_checkpointables_async(unfinished, {'state': state})
+    try:
+      with _CONTEXT:
+        response = ocp.save_checkpointables_async(unfinished, {'state': state})
+    except Exception as error:  # whatever orbax may raise
+      raise SaveFailed(self._directory / str(step), error) from error
     self._pending = self._thread.submit(self._finish, response, step, {'arrays': arrays, 'about': about})
 
   def wait(self) -> None:
-    """Waits for the save under way, and raises what went wrong in it."""
+    """Waits for the save under way; raises SaveFailed if it did."""
     if self._pending is not None:
       pending, self._pending = self._pending, None
       pending.result()
@@ -92,10 +100,13 @@ class Checkpoints:
     return Restored(state, manifest['about'], [f'{note}: went on from step {state.step}' for note in notes])
 
   def _finish(self, response: Any, step: int, manifest: Mapping[str, Any]) -> None:
-    response.result()
     unfinished = self._directory / f'{step}{_UNFINISHED}'
-    write_manifest(unfinished, manifest)
-    unfinished.rename(self._directory / str(step))
+    try:
+      response.result()
+      write_manifest(unfinished, manifest)
+      unfinished.rename(self._directory / str(step))
+    except Exception as error:
+      raise SaveFailed(self._directory / str(step), error) from error
     for old in steps_in(self._directory)[self._keep :]:
       shutil.rmtree(self._directory / str(old))
 

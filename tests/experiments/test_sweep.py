@@ -4,16 +4,20 @@ import signal
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import plan, signals, sweep
+from experiments import plan, results, signals, sweep
 from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.machine import CPU_MALLOC, Place, worker_places
+from training.checkpoint import load, steps_in
 from training.config import Config, ConfigError
+from training.digests import read_manifest
 from training.files import read_json
+from training.step import init_state
 
 # Speaks the worker's protocol, and does what its variant is called.
 STUB = """
@@ -191,23 +195,35 @@ def test_an_accelerator_that_jax_cannot_use_is_told(monkeypatch):
 
 @pytest.mark.slow
 def test_the_numbers_do_not_depend_on_the_workers(tmp_path):
-  """Also: two seeds differ, and the second run of a worker is as if it were its first."""
+  """Also: two seeds differ, a worker's second run is as if it were its first, and one that diverges ends none else."""
   tiny = {
     'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 16, 'run.steps': 6,
     'run.batch_size': 2, 'run.evaluations': 2, 'run.evaluation_batches': 2, 'optimizer.warmup_steps': 2,
     'data.task': 'associative_recall',
   }  # fmt: skip
-  experiment = Experiment(name='trial', question='?', variants={'a': {}, 'b': {'model.norm': 'layer'}}, seeds=(0, 1))
-  results = []
-  for workers in (1, 2):
-    runs = plan.plan_runs(experiment, Config(), tiny, tmp_path / str(workers))
+  variants = {'a': {}, 'bad': {'optimizer.learning_rate': 1e12}, 'c': {'model.norm': 'layer'}}
+  experiment = Experiment(name='trial', question='?', variants=variants, seeds=(0, 1))
+  outcomes = []
+  for name, workers in (('one', 1), ('two', 2), ('again', 2)):
+    runs = plan.plan_runs(experiment, Config(), tiny, tmp_path / name)
     assert execute(runs, worker_places(workers, whole_machine=False))[0] == []
-    logs = [(run.directory / 'metrics.jsonl').read_text() for run in runs]
-    losses = [read_json(run.directory / 'result.json')['val_loss'] for run in runs]
-    results.append((logs, losses))
-  assert results[0] == results[1]
-  assert len(set(results[0][1])) == 4
-  assert np.all(np.isfinite(results[0][1]))
+    logs = [(run.directory / 'metrics.jsonl').read_bytes() for run in runs]
+    arrays = [read_manifest(newest(run.directory))['arrays'] for run in runs]
+    table = results.load(tmp_path / name).drop(columns=['seconds', 'tokens_per_second', 'directory'])
+    outcomes.append((logs, arrays, table.to_csv()))
+  assert outcomes[0] == outcomes[1] == outcomes[2]
+  assert list(table['status']) == ['failed_to_learn'] * 2 + ['diverged'] * 2 + ['failed_to_learn'] * 2
+  assert len(set(table['val_loss'].dropna())) == 4
+  for run in runs:
+    state = load(
+      newest(run.directory), jax.eval_shape(lambda seed, config=run.config: init_state(config, seed), np.uint32(0))
+    )[0]
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+
+
+def newest(directory):
+  folder = directory / 'checkpoints'
+  return folder / str(steps_in(folder)[0])
 
 
 def test_a_folder_of_the_users_cannot_stand_in_for_ours(tmp_path, monkeypatch):

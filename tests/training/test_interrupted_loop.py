@@ -1,7 +1,9 @@
 """A run that is stopped, killed or damaged, and goes on."""
 
+import contextlib
 import json
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -21,9 +23,10 @@ from quick_runs import (
   train,
 )
 
-from training import loop
+from training import loop, run_directory
 from training.checkpoint import Checkpoints, steps_in
 from training.config import ConfigError
+from training.files import SaveFailed
 from training.metrics_log import MetricsLog
 
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
@@ -154,6 +157,64 @@ def test_a_log_that_was_damaged_is_made_again_from_a_checkpoint_before(finished,
   else:
     with pytest.raises(ConfigError, match=r'metrics\.jsonl has changed in its first \d+ bytes: none is whole'):
       train(tmp_path)
+
+
+@pytest.mark.slow
+def test_more_steps_at_a_constant_rate_give_the_longer_run(tmp_path):
+  long = CONFIG.replace({'optimizer.schedule': 'constant'})
+  short = long.replace({'run.steps': 24})
+  train(tmp_path / 'whole', long)
+  assert train(tmp_path / 'extended', short)['extended_at'] == []
+  run_directory.extend_steps(tmp_path / 'extended', long)
+  result = train(tmp_path / 'extended', long)
+  assert (result['resumed_at'], result['extended_at'], result['steps']) == (24, [24], 40)
+  for a, b in zip(
+    jax.tree.leaves(final_state(tmp_path / 'whole', long)),
+    jax.tree.leaves(final_state(tmp_path / 'extended', long)),
+    strict=True,
+  ):
+    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)  # another program may round otherwise
+
+
+@contextlib.contextmanager
+def room_for(size: int):
+  """No file can be written to beyond so many bytes: what a full disk does, and needs no privilege."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.filterwarnings('ignore')  # orbax leaves coroutines behind when it fails
+@pytest.mark.parametrize('what', ['checkpoint', 'log'])
+def test_a_disk_that_is_full_ends_a_run_and_harms_nothing(finished, tmp_path, what):
+  """The save after step 24, or the line of step 20, has no room; the checkpoint of step 12 is whole."""
+  lines = (finished[0] / 'metrics.jsonl').read_bytes().splitlines(keepends=True)
+  largest = max(path.stat().st_size for path in (finished[0] / 'checkpoints' / '36').rglob('*'))
+  log_at_24 = len(b''.join(lines[:4]))
+  assert log_at_24 < largest - 1
+  size, message = {
+    'checkpoint': (
+      largest - 1,
+      r'/24 could not be written \(.*File too large.*\): what was saved before is',
+    ),
+    'log': (log_at_24 - 10, 'File too large'),
+  }[what]
+  with contextlib.ExitStack() as full:
+
+    def report(progress):
+      if progress.get('step') == 15:
+        while steps_in(tmp_path / 'checkpoints') != [12]:  # under way
+          pass
+        full.enter_context(room_for(size))
+
+    with pytest.raises(SaveFailed if what == 'checkpoint' else OSError, match=message):
+      train(tmp_path, report=report)
+  assert not (tmp_path / 'result.json').exists()
+  assert train(tmp_path)['resumed_at'] == 12
+  assert_same_run(tmp_path, finished[0])
 
 
 def test_a_line_that_was_being_written_and_a_save_under_way_are_forgotten(finished, tmp_path):
