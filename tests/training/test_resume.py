@@ -3,20 +3,16 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
+import made_run
 import numpy as np
 import pytest
 
 from model.config import ModelConfig
 from training import run_directory
-from training.checkpoint import Checkpoints
 from training.config import Config, ConfigError, DataConfig, OptimizerConfig, RunConfig
 from training.data import load_for
 from training.init_from import check_source
-from training.metrics_log import MetricsLog
-from training.programs import Programs
-from training.resume import check_checkpoints, state_to_go_on_from
-from training.step import State, init_state
+from training.resume import check_checkpoints
 
 CONFIG = Config(
   model=ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=12),
@@ -27,35 +23,13 @@ CONFIG = Config(
 DATA = load_for(CONFIG)
 
 
-def state_at(step: int, config: Config = CONFIG) -> State:
-  """A state in which every number is the step's."""
-  shapes = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
-  return jax.tree.map(lambda leaf: jnp.full(leaf.shape, step, leaf.dtype), shapes)
-
-
 def start(directory: Path, config: Config = CONFIG):
-  """`state_to_go_on_from`, and the notes; 0 stands for initial values, and nothing is compiled."""
-  notes: list[str] = []
-  programs = Programs(lambda seed: state_at(0, config), None, None)
-  with Checkpoints(directory / 'checkpoints', 2) as checkpoints:
-    return *state_to_go_on_from(config, directory, DATA, programs, checkpoints, notes.append), notes
-
-
-def make_run(directory: Path, config: Config) -> Path:
-  """A run with checkpoints of 24 and 36, and a line in its log for each."""
-  run_directory.prepare(directory, config)
-  _, about, resumed_at, notes = start(directory, config)
-  assert (resumed_at, notes) == (None, [])
-  with MetricsLog(directory) as log, Checkpoints(directory / 'checkpoints', 2) as checkpoints:
-    for step in (24, 36):
-      log.write(step, {'train/loss': 1.0})
-      checkpoints.save(state_at(step, config), {**about, 'log': log.sync()})
-  return directory
+  return made_run.start(directory, config, DATA)
 
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-  return make_run(tmp_path / 'runs' / 'block' / 'baseline' / 'seed_0', CONFIG)
+  return made_run.make_run(tmp_path / 'runs' / 'block' / 'baseline' / 'seed_0', CONFIG, DATA)
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
@@ -130,7 +104,7 @@ def test_more_steps_say_what_they_do_to_the_schedule(run):
 
 def test_more_steps_at_a_constant_rate_are_nothing_special(tmp_path):
   constant = CONFIG.replace({'optimizer.schedule': 'constant'})
-  *_, notes = start(make_run(tmp_path, constant), constant.replace({'run.steps': 80}))
+  *_, notes = start(made_run.make_run(tmp_path, constant, DATA), constant.replace({'run.steps': 80}))
   assert notes == [
     'goes on from step 36, to 80 instead of 40 steps; '
     'the learning rate is constant, so this is a run of 80 steps like any other'

@@ -161,7 +161,8 @@ def test_a_longer_run_goes_on_when_it_is_said_and_a_shorter_one_never(directory)
 
 @pytest.mark.parametrize('name', ['result.json', 'metrics.jsonl', 'checkpoints'])
 def test_a_run_that_cannot_say_whose_it_is_is_not_taken_over(directory, name):
-  (directory / name).mkdir(parents=True)
+  directory.mkdir(parents=True)
+  (directory / name).mkdir() if name == 'checkpoints' else (directory / name).touch()
   with pytest.raises(ConfigError, match=f'holds the {name} of a run whose config.json is gone: delete it, or start'):
     run_directory.check(directory, Config())
 
