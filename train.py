@@ -13,9 +13,7 @@ it was asked for what cannot be; 75 if it was stopped (SIGINT or SIGTERM), and s
 
 import shlex
 import sys
-import typing
 from pathlib import Path
-from typing import Any
 
 from experiments import signals
 
@@ -30,7 +28,6 @@ from rich.table import Table
 from configs.flags import config_changes, define_config_flags, load_config
 from experiments import plan, registry
 from experiments.experiment import Changes, Experiment
-from model.config import FeedForward, NormPlacement
 from training.config import ConfigError, nearest_name
 from training.files import SaveFailed
 
@@ -53,13 +50,6 @@ NAME = flags.DEFINE_string('name', '', 'The name of a run outside the experiment
 SWEEP = flags.DEFINE_string(
   'sweep', '', 'A grid, as in model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
 )
-NORM_PLACEMENT = flags.DEFINE_enum(
-  'norm_placement', None, list(typing.get_args(NormPlacement)), 'Short for --config.model.norm_placement.'
-)
-FEED_FORWARD = flags.DEFINE_enum(
-  'feed_forward', None, list(typing.get_args(FeedForward)), 'Short for --config.model.feed_forward.'
-)
-RESIDUAL = flags.DEFINE_bool('residual', None, '--noresidual sets the residual scale of both sublayers to 0.')
 define_config_flags()
 
 
@@ -83,9 +73,8 @@ def main(argv: list[str]) -> int:
 def asked_for() -> tuple[Experiment, Changes]:
   """The experiment that the flags name or make, and the changes they make to all of its variants."""
   changes = config_changes()
-  for path, value in short_changes().items():
-    if changes.setdefault(path, value) != value:
-      raise ConfigError(f'--config.{path}={changes[path]} and its short flag say different things: leave one out')
+  if INIT_FROM.value:
+    changes['run.init_from'] = INIT_FROM.value
   if EXPERIMENT.value and (SWEEP.value or NAME.value):
     raise ConfigError('--sweep and --name make an experiment of their own: leave --experiment out')
   if SWEEP.value:
@@ -93,17 +82,6 @@ def asked_for() -> tuple[Experiment, Changes]:
   if not EXPERIMENT.value and (changes or NAME.value or flags.FLAGS.config):
     return plan.custom_experiment(changes, NAME.value), {}
   return registry.find_experiment(EXPERIMENT.value or 'block'), changes
-
-
-def short_changes() -> dict[str, Any]:
-  """What the short flags change, by path."""
-  changes = {
-    'model.norm_placement': NORM_PLACEMENT.value, 'model.feed_forward': FEED_FORWARD.value,
-    'run.init_from': INIT_FROM.value,
-  }  # fmt: skip
-  if RESIDUAL.value is not None:
-    changes |= {'model.attention_residual': float(RESIDUAL.value), 'model.feed_forward_residual': float(RESIDUAL.value)}
-  return {path: value for path, value in changes.items() if value is not None}
 
 
 def parse_seed(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The fields of Config as absl flags, `--config.model.num_layers=24`, and `--config=FILE`."""
+"""The fields of Config as absl flags, `--config.model.num_layers=24`, short ones, and `--config=FILE`."""
 
 import dataclasses
 import importlib.util
@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from absl import flags
 
+from model.config import FeedForward, NormPlacement
 from training.config import Config, ConfigError, nearest_name, sections
 
 PREFIX = 'config.'
+SHORT = {'norm_placement': NormPlacement, 'feed_forward': FeedForward}  # what people ask most
 DEFINE: dict[Any, Any] = {
   int: flags.DEFINE_integer,
   float: flags.DEFINE_float,
@@ -21,7 +23,7 @@ DEFINE: dict[Any, Any] = {
 
 
 def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `--config` and one typed flag for every field of Config; None stands for "not given"."""
+  """Defines `--config`, one typed flag for every field of Config, and short ones; None stands for "not given"."""
   flags.DEFINE_string(
     'config', None, 'A file whose get_config() returns a Config: the scale. Default: the one the experiment names.',
     flag_values=flag_values,
@@ -29,6 +31,12 @@ def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
   for name, section in sections().items():
     for field in dataclasses.fields(section):
       _define(f'{PREFIX}{name}.{field.name}', field, section, flag_values)
+  for name, kind in SHORT.items():
+    text = f'Short for --config.model.{name}.'
+    flags.DEFINE_enum(name, None, list(typing.get_args(kind)), text, flag_values=flag_values)
+  flags.DEFINE_bool(
+    'residual', None, '--noresidual sets the residual scale of both sublayers to 0.', flag_values=flag_values
+  )
 
 
 def _define(name: str, field: Any, section: type, flag_values: flags.FlagValues) -> None:
@@ -40,9 +48,24 @@ def _define(name: str, field: Any, section: type, flag_values: flags.FlagValues)
 
 
 def config_changes(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
-  """The fields given on the command line, by path: {'model.num_layers': 24}."""
+  """The fields given on the command line, short flags included, by path: {'model.num_layers': 24}.
+
+  Raises:
+    ConfigError: if a field and its short flag say different things.
+  """
   given = {name.removeprefix(PREFIX): flag_values[name].value for name in flag_values if name.startswith(PREFIX)}
-  return {path: value for path, value in given.items() if value is not None}
+  short = {f'model.{name}': flag_values[name].value for name in SHORT}
+  if flag_values['residual'].value is not None:
+    scale = float(flag_values['residual'].value)
+    short |= {'model.attention_residual': scale, 'model.feed_forward_residual': scale}
+  for path, value in short.items():
+    if value is not None and given[path] not in (None, value):
+      raise ConfigError(f'--config.{path}={given[path]} and its short flag say different things: leave one out')
+  return _given(given) | _given(short)
+
+
+def _given(changes: dict[str, Any]) -> dict[str, Any]:
+  return {path: value for path, value in changes.items() if value is not None}
 
 
 def load_config(path: str) -> Config:

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import itertools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from experiments.experiment import Experiment
 from training.files import write_atomically
@@ -22,10 +24,15 @@ WIDTH = 4.8  # inches; at 9 points the text stays readable when a journal scales
 GREY = '#6B6B6B'
 FAINT = '#E4E4E4'
 
-_BASELINE_COLOUR = '#1A1A1A'
+BLACK = '#1A1A1A'
 # Okabe & Ito 2008, told apart with every common kind of colour blindness; without black (the baseline's) and
 # yellow (too light for a line on white).
-_COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
+COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
+# What more than one file names has one colour wherever it is drawn; block.py's variants come out the same.
+VARIANT_COLOURS = {
+  'pre': BLACK, 'post': '#D55E00', 'relu': '#0072B2', 'no_residual': '#009E73', 'sandwich': '#CC79A7',
+  'none': '#E69F00', 'deepnorm': '#56B4E9',
+}  # fmt: skip
 _DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1.2, 1.2))
 _MARKERS = 'osD^vPhp<>*'
 
@@ -47,10 +54,19 @@ STYLE: dict[Any, Any] = {  # matplotlib.rcParams
   'grid.color': FAINT,
   'grid.linewidth': 0.5,
   'axes.unicode_minus': True,
+  'pdf.fonttype': 42,  # text stays text: what journals ask for
   'svg.hashsalt': 'blocklab',  # with a fixed date: the same numbers give the same file
   'figure.constrained_layout.h_pad': 0.03,
   'figure.constrained_layout.w_pad': 0.03,
 }
+
+FORMATS: dict[str, dict[str, Any]] = {
+  'png': {'dpi': 200},
+  'pdf': {'metadata': {'CreationDate': None}},
+  'svg': {'metadata': {'Date': None}},
+}
+
+logging.getLogger('fontTools').setLevel(logging.WARNING)  # it tells of every glyph that goes into a PDF
 
 styled = matplotlib.rc_context(STYLE)  # a decorator; never touches pyplot
 
@@ -98,9 +114,9 @@ class Label:
 
 def variant_styles(experiment: Experiment) -> dict[str, VariantStyle]:
   """The style of each declared variant; the baseline is always black."""
-  looks = itertools.cycle(itertools.product(_DASHES, _COLOURS))
+  looks = itertools.cycle(itertools.product(_DASHES, COLOURS))
   markers = itertools.cycle(_MARKERS)
-  styles = {experiment.baseline: VariantStyle(_BASELINE_COLOUR, (), next(markers))}
+  styles = {experiment.baseline: VariantStyle(BLACK, (), next(markers))}
   for name in list(experiment.variants)[1:]:
     dashes, colour = next(looks)
     styles[name] = VariantStyle(colour, dashes, next(markers))
@@ -116,14 +132,27 @@ def new_figure(height: float) -> Figure:
 
 @styled
 def save(figure: Figure, directory: Path, name: str) -> list[Path]:
-  """Writes <name>.png and <name>.svg; drawing the same numbers again gives the same bytes."""
+  """Writes <name>.png, .pdf and .svg; drawing the same numbers again gives the same bytes."""
   paths = []
-  for suffix, options in (('png', {'dpi': 200}), ('svg', {'metadata': {'Date': None}})):
+  for suffix, options in FORMATS.items():
     buffer = io.BytesIO()
     figure.savefig(buffer, format=suffix, **options)
     paths.append(write_atomically(directory / f'{name}.{suffix}', buffer.getvalue()))
     figure.set_layout_engine('none')  # laid out once is enough
   return paths
+
+
+def logarithmic_heights(axes: Axes) -> None:
+  """Has a logarithmic y axis span at least a factor of ten, with plain numbers at its ticks. Drawn first."""
+  low, high = axes.get_ylim()
+  if high < 10 * low:
+    middle = math.sqrt(low * high)
+    low, high = middle / math.sqrt(10), middle * math.sqrt(10)
+    axes.set_ylim(low, high)
+  axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
+  axes.yaxis.set_minor_locator(NullLocator())
+  if high < 1e4 and low > 1e-4:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
 
 
 def spread(positions: Sequence[float], gap: float, lowest: float = -math.inf) -> list[float]:

@@ -1,4 +1,4 @@
-"""The experiments there are: every file of this folder that defines EXPERIMENT."""
+"""What there is to run: every file of this folder that defines EXPERIMENT, or REPRODUCTION, or both."""
 
 import ast
 import dataclasses
@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 from experiments.experiment import Experiment
+from experiments.reproduction import Reproduction
 from training.config import check_names
 
 FOLDER = Path(__file__).parent
@@ -13,7 +14,7 @@ FOLDER = Path(__file__).parent
 
 def experiment_names() -> list[str]:
   """The names of the experiments, sorted; the files are read, not run."""
-  return sorted(path.stem for path in FOLDER.glob('*.py') if _defines_experiment(path))
+  return _files_that_define('EXPERIMENT')
 
 
 def find_experiment(name: str) -> Experiment:
@@ -27,7 +28,28 @@ def find_experiment(name: str) -> Experiment:
   return dataclasses.replace(module.EXPERIMENT, name=name)
 
 
-def _defines_experiment(path: Path) -> bool:
+def reproduction_names() -> list[str]:
+  """The names of the reproductions, sorted; the files are read, not run."""
+  return _files_that_define('REPRODUCTION')
+
+
+def find_reproduction(name: str) -> Reproduction:
+  """The reproduction of this name.
+
+  Raises:
+    ConfigError: if there is none, naming the nearest.
+  """
+  check_names([name], reproduction_names(), 'reproduction')
+  module = importlib.import_module(f'experiments.{name}')
+  return dataclasses.replace(module.REPRODUCTION, name=name)
+
+
+def _files_that_define(variable: str) -> list[str]:
+  return sorted(path.stem for path in FOLDER.glob('*.py') if variable in _assigned(path))
+
+
+def _assigned(path: Path) -> set[str]:
+  """The variables that a file assigns to at its top level."""
   statements = ast.parse(path.read_text('utf8')).body
   targets = [target for statement in statements if isinstance(statement, ast.Assign) for target in statement.targets]
-  return any(isinstance(target, ast.Name) and target.id == 'EXPERIMENT' for target in targets)
+  return {target.id for target in targets if isinstance(target, ast.Name)}

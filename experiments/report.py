@@ -1,18 +1,16 @@
 """What a person reads at the end of an experiment: the table, and report.html with everything in one file."""
 
-import base64
 import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments import figure_style, figures, results, words
+from experiments import figure_style, figures, page, results, words
 from experiments import runs as experiment_runs
 from experiments.experiment import Experiment
 from experiments.summary import base_config, summarise
@@ -43,10 +41,13 @@ def write(experiment: Experiment, directory: str | os.PathLike, command: str) ->
   shown = []
   for picture in figures.draw_all(runs, summary):
     files = figure_style.save(picture.figure, directory / 'figures', picture.name) if picture.figure else []
-    shown.append({'title': picture.title, 'caption': picture.caption, 'image': _embed(files[-1]) if files else ''})
+    shown.append({'title': picture.title, 'caption': picture.caption, 'image': page.embed(files[-1]) if files else ''})
     paths += files
-  page = _template().render(summary=summary, figures=shown, sections=_sections(base_config(runs)), words=words)
-  return summary, [*paths, write_atomically(directory / 'report.html', page)]
+  text = page.render(
+    'report.html.j2', summary=summary, figures=shown, sections=_sections(base_config(runs)), words=words,
+    learned=learned, number=number,
+  )  # fmt: skip
+  return summary, [*paths, write_atomically(directory / 'report.html', text)]
 
 
 def table(summary: Mapping[str, Any]) -> Table:
@@ -119,23 +120,7 @@ def _flops(entry: Mapping[str, Any]) -> str:
   return f'{flops}\nx{entry["flops_per_token_ratio"]:.3f}' if 'flops_per_token_ratio' in entry else flops
 
 
-def _embed(svg: Path) -> str:
-  return 'data:image/svg+xml;base64,' + base64.b64encode(svg.read_bytes()).decode()
-
-
 def _sections(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
   """A flat config by section: {'model': {'num_layers': 12, ...}, ...}."""
   grouped = itertools.groupby(config.items(), key=lambda item: item[0].partition('.')[0])
   return {section: {path.partition('.')[2]: value for path, value in items} for section, items in grouped}
-
-
-def _template() -> jinja2.Template:
-  environment = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-  )
-  environment.globals.update(learned=learned, number=number)
-  return environment.get_template('report.html.j2')

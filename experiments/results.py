@@ -66,18 +66,40 @@ def load_records(workdir: str | os.PathLike) -> list[dict[str, Any]]:
 def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
   """What a run logged: one row a step (the index), one column a name; null, or not logged, is NaN.
 
-  A last line that was cut short, as by a power failure, is left out.
+  Lists, one number a position, are left out: see `load_positions`. So is a last line that was cut short, as by a
+  power failure.
 
   Raises:
     ConfigError: where there is no metrics.jsonl, or one with a damaged line before the last.
   """
+  rows = [{name: x for name, x in row.items() if not isinstance(x, list)} for row in _read_rows(run_directory)]
+  return pd.DataFrame(rows or {'step': []}).set_index('step').astype('float64')
+
+
+def load_positions(run_directory: str | os.PathLike) -> pd.DataFrame:
+  """What a run with inspect.level=full logged by position: one row for each step and name, one column a position.
+
+  Raises:
+    ConfigError: as `load_metrics`, or where nothing was logged by position.
+  """
+  lists = {
+    (row['step'], name): values
+    for row in _read_rows(run_directory)
+    for name, values in row.items()
+    if isinstance(values, list)
+  }
+  if not lists:
+    raise ConfigError(f'{run_directory} logged nothing by position: that takes --config.inspect.level=full')
+  return pd.DataFrame.from_dict(lists, orient='index', dtype='float64').rename_axis(['step', 'name'])
+
+
+def _read_rows(run_directory: str | os.PathLike) -> list[dict[str, Any]]:
   path = Path(run_directory) / 'metrics.jsonl'
   if not path.exists():
     raise ConfigError(
       f'there is no {path}: give the directory of a run, as runs/block/baseline/seed_0, or run its command again'
     )
-  rows = read_metrics(path)
-  return pd.DataFrame(rows or {'step': []}).set_index('step').astype('float64')
+  return read_metrics(path)
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike) -> Path:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 MARGIN_BITS = 0.02  # bits per byte: a difference up to this counts as none
@@ -86,8 +87,16 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
   n = len(values)
   if n < 2:
     return None
-  mean, half = np.mean(values), _quantile(n) * np.std(values, ddof=1) / math.sqrt(n)
+  mean, half = np.mean(values), half_width(values)
   return float(mean - half), float(mean + half)
+
+
+def half_width(values) -> np.ndarray:
+  """Half the width of the 95% interval of the mean over the first axis, by Student's t; NaN of fewer than two."""
+  n = len(values)
+  if n < 2:
+    return np.full(np.shape(values)[1:], math.nan)
+  return _quantile(n) * np.std(values, axis=0, ddof=1) / math.sqrt(n)
 
 
 def p_value(differences: Sequence[float]) -> float | None:
@@ -114,6 +123,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     largest = max(largest, (len(p_values) - rank) * p_values[index])
     adjusted[index] = min(1.0, largest)
   return adjusted
+
+
+def exponent(sizes: Sequence[float], values: ArrayLike) -> np.ndarray:
+  """The power of size that each row of values grows with, (rows,): the slope of log value against log size.
+
+  Args:
+    sizes: (sizes,), above 0.
+    values: (rows, sizes), above 0.
+  """
+  return np.polyfit(np.log(sizes), np.log(np.asarray(values)).T, 1)[0]
 
 
 def token_share(tokens: Sequence[float], curve: Sequence[float], target: float) -> float | None:

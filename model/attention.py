@@ -49,3 +49,9 @@ class Attention(nnx.Module):
         q_BTHK, k_BTHK, v_BTHK, causal, dropout=self.config.dropout, key=dropout_key
       )
     return self.output(read_BTHK.reshape(*x_BTD.shape[:2], -1))
+
+  def observe(self, x_BTD: jax.Array) -> dict[str, dict[str, jax.Array]]:
+    """What attention does with this input, a head at a time; see model/observation.py."""
+    q_BTHK, k_BTHK, _ = self.queries_keys_values(x_BTD)
+    entropy_H, largest_H = attention_kernels.attention_statistics(q_BTHK, k_BTHK, self.config.causal)
+    return {'mean': {'attention_entropy': entropy_H}, 'max': {'largest_logit': largest_H}}

@@ -9,13 +9,19 @@ import jax.numpy as jnp
 QUERY_BLOCK = 64  # queries of one block: scores stay in the cache, and a product is still large
 
 
-def attention_weights(q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool) -> jax.Array:
-  """The weights by definition, float32 (B, H, T, S); each row sums to 1."""
+def attention_logits(q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool, first_query: int = 0) -> jax.Array:
+  """Scores q k^T / sqrt(K) in float32, (B, H, T, S); -inf where query first_query + t may not see key s."""
   logits_BHTS = jnp.einsum('BTHK,BSHK->BHTS', q_BTHK, k_BSHK, preferred_element_type=jnp.float32)
   logits_BHTS = logits_BHTS / q_BTHK.shape[-1] ** 0.5
   if causal:
-    logits_BHTS = jnp.where(jnp.tri(q_BTHK.shape[1], k_BSHK.shape[1], dtype=bool), logits_BHTS, -jnp.inf)
-  return jax.nn.softmax(logits_BHTS, -1)
+    visible_TS = jnp.tri(q_BTHK.shape[1], k_BSHK.shape[1], first_query, dtype=bool)
+    logits_BHTS = jnp.where(visible_TS, logits_BHTS, -jnp.inf)
+  return logits_BHTS
+
+
+def attention_weights(q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool) -> jax.Array:
+  """The weights by definition, float32 (B, H, T, S); each row sums to 1."""
+  return jax.nn.softmax(attention_logits(q_BTHK, k_BSHK, causal), -1)
 
 
 def plain_attention(q_BTHK, k_BSHK, v_BSHK, causal: bool, dropout: float = 0.0, key=None) -> jax.Array:
@@ -57,6 +63,27 @@ def _attend(q_NTK, k_NSK, v_NSK, first_query: int | None):
   total_NT1 = jnp.sum(weights_NTS, -1, keepdims=True)
   read_NTK = jnp.einsum('NTS,NSK->NTK', weights_NTS.astype(v_NSK.dtype), v_NSK)
   return (read_NTK / total_NT1).astype(v_NSK.dtype)  # dividing K numbers, not S, spares a pass over the scores
+
+
+def attention_statistics(q_BTHK, k_BSHK, causal: bool) -> tuple[jax.Array, jax.Array]:
+  """What the kernels keep to themselves, from the definition and outside the gradient.
+
+  A block of queries at a time, so that memory grows with T, not with T squared.
+
+  Returns:
+    The entropy of the weights in nats, averaged over queries and sequences, and the largest logit: each (H,).
+  """
+  q_BTHK, k_BSHK = jax.lax.stop_gradient((q_BTHK, k_BSHK))
+  batch, length, heads, _ = q_BTHK.shape
+  entropy_H, largest_H = jnp.zeros(heads), jnp.full(heads, -jnp.inf)
+  for start in range(0, length, QUERY_BLOCK):
+    stop = min(start + QUERY_BLOCK, length)
+    seen = stop if causal else length
+    logits_BHTS = attention_logits(q_BTHK[:, start:stop], k_BSHK[:, :seen], causal, start)
+    weights_BHTS = jax.nn.softmax(logits_BHTS, -1)
+    entropy_H += jnp.sum(jax.scipy.special.entr(weights_BHTS), (0, 2, 3))
+    largest_H = jnp.maximum(largest_H, jnp.max(logits_BHTS, (0, 2, 3)))
+  return entropy_H / (batch * length), largest_H
 
 
 def attention(q_BTHK, k_BSHK, v_BSHK, causal: bool) -> jax.Array:

@@ -21,6 +21,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
   'reglu': jax.nn.relu,
   'bilinear': lambda x: x,
 }
+RECTIFIED = frozenset({'relu', 'relu2', 'reglu'})  # those whose units can be silent
 
 
 class FeedForward(nnx.Module):
@@ -34,9 +35,16 @@ class FeedForward(nnx.Module):
     self.activation = config.feed_forward
 
   def __call__(self, x_BTD: jax.Array) -> jax.Array:
-    activate = ACTIVATIONS[self.activation]
-    if self.gate is None:
-      hidden_BTF = activate(self.up(x_BTD))
-    else:
-      hidden_BTF = activate(self.gate(x_BTD)) * self.up(x_BTD)
-    return self.down(hidden_BTF)
+    hidden_BTF = self._activated(x_BTD)
+    return self.down(hidden_BTF if self.gate is None else hidden_BTF * self.up(x_BTD))
+
+  def _activated(self, x_BTD: jax.Array) -> jax.Array:
+    project = self.up if self.gate is None else self.gate
+    return ACTIVATIONS[self.activation](project(x_BTD))
+
+  def observe(self, x_BTD: jax.Array) -> dict[str, dict[str, jax.Array]]:
+    """Which units speak at all on this input, if they can be silent; see model/observation.py."""
+    if self.activation not in RECTIFIED:
+      return {'mean': {}, 'max': {}}
+    active_F = jnp.any(jax.lax.stop_gradient(self._activated(x_BTD)) > 0, (0, 1))
+    return {'mean': {}, 'max': {'active_units': active_F.astype(jnp.float32)}}

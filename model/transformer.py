@@ -14,6 +14,7 @@ from model.block import Block
 from model.config import ModelConfig
 from model.initialisation import head_deviation, initial_values, token_deviation
 from model.norm import make_norm
+from model.observation import Stats
 from model.position import sinusoidal
 from model.residual import TAP_SIZE, fork
 
@@ -80,24 +81,24 @@ class Transformer(nnx.Module):
     self.head = Head(config)
     self.config = config
 
-  def __call__(self, tokens_BT: jax.Array, taps: dict[str, jax.Array], dropout_key: jax.Array | None):
+  def __call__(self, tokens_BT: jax.Array, taps: dict[str, jax.Array], dropout_key: jax.Array | None, observe: bool):
     x_BTD = self.embedding(tokens_BT)
     if self.embedding_norm is not None:
       x_BTD = self.embedding_norm(x_BTD)
-    x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key)
+    x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key, observe)
     x_BTD, _ = fork(x_BTD, taps['output'])  # its skip gradient alone: what enters the last sublayer from above
     if self.final_norm is not None:
       x_BTD = self.final_norm(x_BTD)
     return self.head(x_BTD, self.embedding.token[...]), stats
 
-  def _run_blocks(self, x_BTD, taps_L, dropout_key):
+  def _run_blocks(self, x_BTD, taps_L, dropout_key, observe):
     config = self.config
     definition, params_L = nnx.split(self.blocks, nnx.Param)
     keys_L = None if dropout_key is None else jax.random.split(dropout_key, config.num_layers)
 
     def run_block(x_BTD, layer):
       params, taps, key = layer
-      return nnx.merge(definition, params)(x_BTD, taps, key)
+      return nnx.merge(definition, params)(x_BTD, taps, key, observe)
 
     if config.remat:
       # Inside a loop of one block a turn nothing can be shared between forward and backward; between blocks it could.
@@ -125,9 +126,15 @@ def init(config: ModelConfig, key: jax.Array) -> Params:
   return initial_values(config, param_shapes(config), key)
 
 
-def zero_taps(config: ModelConfig) -> dict[str, jax.Array]:
-  """Gradient taps: one for each sublayer, (L, 2, 3), and one for the stack's output, (3,); see model/residual.py."""
-  return {'blocks': jnp.zeros((config.num_layers, 2, TAP_SIZE)), 'output': jnp.zeros(TAP_SIZE)}
+def zero_taps(config: ModelConfig, positions: int | None = None) -> dict[str, jax.Array]:
+  """Gradient taps: one for each sublayer, (L, 2, 3), and one for the stack's output, (3,); see model/residual.py.
+
+  Args:
+    config: the switches.
+    positions: T, to keep the positions of a sequence apart: then (L, 2, T, 3) and (T, 3).
+  """
+  tap = (TAP_SIZE,) if positions is None else (positions, TAP_SIZE)
+  return {'blocks': jnp.zeros((config.num_layers, 2, *tap)), 'output': jnp.zeros(tap)}
 
 
 def apply(
@@ -136,19 +143,20 @@ def apply(
   tokens_BT: jax.Array,
   taps: dict[str, jax.Array] | None = None,
   dropout_key: jax.Array | None = None,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+  observe: bool = False,
+) -> tuple[jax.Array, Stats]:
   """Runs the model.
 
   Args:
     config: the switches.
     params: as `init` makes them.
     tokens_BT: token ids, int32.
-    taps: as `zero_taps` makes them, or with an axis T before the last; their gradient is the two-path split.
+    taps: as `zero_taps` makes them; their gradient is the two-path split.
     dropout_key: a key in training with dropout; None (evaluation) drops nothing.
+    observe: whether to look into the blocks too, at some cost; the logits are the same.
 
   Returns:
-    logits_BTV in float32, and the stream's root mean square after each sublayer: `attention` and `feed_forward`,
-    each (L,).
+    logits_BTV in float32, and what the blocks saw, with a leading layer axis; see model/observation.py.
 
   Raises:
     ValueError: if the sequence is longer than a learned position table.
@@ -156,4 +164,4 @@ def apply(
   definition, _ = _definition(config)
   taps = zero_taps(config) if taps is None else taps
   key = dropout_key if config.dropout else None
-  return nnx.merge(definition, params)(tokens_BT, taps, key)
+  return nnx.merge(definition, params)(tokens_BT, taps, key, observe)

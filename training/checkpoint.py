@@ -149,6 +149,7 @@ def load(path: Path, like: State, check: Callable[[About], None] = lambda about:
   Raises:
     Damaged: if something is not what was written; the message names it.
   """
+  path = path.absolute()  # orbax takes no other
   manifest = read_manifest(path)
   check(manifest['about'])
   placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -66,6 +66,7 @@ class OptimizerConfig:
     beta1, beta2, epsilon: of AdamW; Lion and Muon use beta1 (and Lion beta2), sgd beta1 as momentum.
     weight_decay: decoupled, on kernels alone: never on norms, gains, biases or embeddings.
     clip: largest global gradient norm; 0: no clipping.
+    accumulate: parts that a batch is taken in, one after the other, to spare memory; the update is that of the whole.
   """
 
   name: Optimizer = 'adamw'
@@ -78,10 +79,11 @@ class OptimizerConfig:
   epsilon: float = 1e-8
   weight_decay: float = 0.1
   clip: float = 1.0
+  accumulate: int = 1
 
   def __post_init__(self):
     check_types(self, 'optimizer')
-    check_at_least(self, 'optimizer', warmup_steps=0, weight_decay=0, clip=0, final_fraction=0)
+    check_at_least(self, 'optimizer', warmup_steps=0, weight_decay=0, clip=0, final_fraction=0, accumulate=1)
     for name in ('learning_rate', 'epsilon'):
       if getattr(self, name) <= 0:
         raise ConfigError(f'optimizer.{name}={getattr(self, name)}: must be above 0')
@@ -149,10 +151,13 @@ class InspectConfig:
   """What is measured of the gradients while training.
 
   Attributes:
-    level: `off`; or `norms`: the two paths at every sublayer and the norm of every parameter's gradient.
+    level: `off`; `norms`: the two paths at every sublayer, and the norms of each parameter, its gradient and its
+      update; or `full`: the paths at every position too, and what the forward pass did: what each branch adds to the
+      stream, attention entropy and logits (by definition, beside the kernel in use), silent units, and how far the
+      positions are from being all the same.
   """
 
-  level: Literal['off', 'norms'] = 'norms'
+  level: Literal['off', 'norms', 'full'] = 'norms'
 
   def __post_init__(self):
     check_types(self, 'inspect')
@@ -173,6 +178,11 @@ class Config:
       raise ConfigError(
         f'data.sequence_length={self.data.sequence_length} is longer than the learned position table: '
         f'set model.num_positions={self.data.sequence_length}, or shorten the sequence to {self.model.num_positions}'
+      )
+    if self.run.batch_size % self.optimizer.accumulate:
+      raise ConfigError(
+        f'run.batch_size={self.run.batch_size} does not divide into optimizer.accumulate={self.optimizer.accumulate} '
+        'equal parts'
       )
     if self.optimizer.warmup_steps >= self.run.steps and self.optimizer.schedule != 'constant':
       raise ConfigError(

@@ -25,6 +25,8 @@ NOTHING: Mark = {'bytes': 0, 'sha256': hashlib.sha256().hexdigest()}
 class MetricsLog:
   """Appends one JSON object a logged step, `step` first; numbers that are not finite are null.
 
+  A value is a number or a list of numbers; TensorBoard shows the numbers alone.
+
   Opening it cuts the file back to a mark (what a resumed run has really done), and makes the TensorBoard files again
   from what is left.
 
@@ -52,9 +54,9 @@ class MetricsLog:
       self._add_event(json.loads(line))
     self._events.flush()
 
-  def write(self, step: int, metrics: Mapping[str, float]) -> None:
+  def write(self, step: int, metrics: Mapping[str, float | list[float]]) -> None:
     """Adds a step's metrics; the line outlives this process when this returns, and the machine after `sync`."""
-    row = {'step': step} | {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    row = {'step': step} | {name: _as_json(value) for name, value in metrics.items()}
     line = json.dumps(row, allow_nan=False) + '\n'
     self._file.write(line)
     self._file.flush()
@@ -71,7 +73,7 @@ class MetricsLog:
     values = [
       Summary.Value(tag=name, simple_value=math.nan if value is None else value)
       for name, value in row.items()
-      if name != 'step'
+      if name != 'step' and not isinstance(value, list)
     ]
     self._events.write_event(Event(step=row['step'], wall_time=time.time(), summary=Summary(value=values)))
 
@@ -81,6 +83,12 @@ class MetricsLog:
   def __exit__(self, *exception) -> None:
     self._file.close()
     self._events.close()
+
+
+def _as_json(value: float | list[float]) -> Any:
+  if isinstance(value, list):
+    return [_as_json(float(f'{one:.6g}')) for one in value]  # there are thousands of them
+  return value if math.isfinite(value) else None
 
 
 def check_mark(path: Path, mark: Mark) -> None:

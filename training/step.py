@@ -27,6 +27,7 @@ class State:
     optimizer: optax's state.
     init_seed: of the initial values and of dropout, uint32; here, so that one compiled step serves every seed.
     nonfinite_in_a_row: updates dropped since the last one that was applied, int32.
+    clipped: steps so far whose gradient was clipped, int32.
   """
 
   step: jax.Array
@@ -34,6 +35,7 @@ class State:
   optimizer: Any
   init_seed: jax.Array
   nonfinite_in_a_row: jax.Array
+  clipped: jax.Array
 
 
 def init_state(config: Config, init_seed: jax.Array) -> State:
@@ -46,19 +48,73 @@ def init_state(config: Config, init_seed: jax.Array) -> State:
     optimizer=optimizer.init(params),
     init_seed=jnp.asarray(init_seed, jnp.uint32),
     nonfinite_in_a_row=jnp.zeros((), jnp.int32),
+    clipped=jnp.zeros((), jnp.int32),
   )
 
 
-def weighted_loss(config: Config, params, batch: Batch, taps, dropout_key=None):
+def weighted_loss(config: Config, params, batch: Batch, taps, dropout_key=None, scored=None, observe=False):
   """Mean cross-entropy in nats over the scored tokens of a batch.
 
+  Args:
+    config: model.
+    params: as `model.init` makes them.
+    batch: tokens and weights.
+    taps: of the gradient split, or None; see model/residual.py.
+    dropout_key: None for no dropout.
+    scored: what the summed nats are divided by; None: the scored tokens of the batch. For a part of a batch it is
+      those of the whole, so that losses, gradients and the taps' products of the parts add up to those of the whole.
+    observe: whether the blocks tell of more than the size of the stream.
+
   Returns:
-    The loss, and (number of scored tokens, the stream's root mean squares).
+    The loss, and (number of scored tokens, what the blocks saw).
   """
-  logits_BTV, stream_rms = model.apply(config.model, params, batch['inputs_BT'], taps, dropout_key)
+  logits_BTV, seen = model.apply(config.model, params, batch['inputs_BT'], taps, dropout_key, observe)
   nats_BT = optax.softmax_cross_entropy_with_integer_labels(logits_BTV, batch['targets_BT'])
+  own = jnp.sum(batch['weights_BT'])
+  return jnp.sum(nats_BT * batch['weights_BT']) / jnp.maximum(own if scored is None else scored, 1), (own, seen)
+
+
+def loss_and_gradients(config: Config, params, batch: Batch, taps, dropout_key=None):
+  """The loss of a batch, its gradients, and what the blocks saw, the batch taken in `accumulate` parts.
+
+  Returns:
+    The loss; the gradient with respect to the parameters; that with respect to the taps, times the scored tokens n, so
+    that the root of the sum of squares is sqrt(n sum_t |g_t|^2), which does not depend on the batch; and what the
+    blocks saw.
+  """
+  observe = config.inspect.level == 'full'
   scored = jnp.sum(batch['weights_BT'])
-  return jnp.sum(nats_BT * batch['weights_BT']) / jnp.maximum(scored, 1), (scored, stream_rms)
+
+  def part(batch, key):
+    def loss_of(params, taps):
+      loss, (_, seen) = weighted_loss(config, params, batch, taps, key, scored, observe)
+      return loss, seen
+
+    (loss, seen), gradients = jax.value_and_grad(loss_of, (0, 1), has_aux=True)(params, taps)
+    return (loss, gradients), seen
+
+  if config.optimizer.accumulate == 1:
+    (loss, (gradient, tap_gradient)), seen = part(batch, dropout_key)
+  else:
+    (loss, (gradient, tap_gradient)), seen = _accumulate(part, batch, dropout_key, config.optimizer.accumulate)
+  return loss, gradient, jax.tree.map(lambda tap: scored * tap, tap_gradient), seen
+
+
+def _accumulate(part, batch: Batch, dropout_key, count: int):
+  """`part` over `count` equal parts of a batch: sums of losses and gradients; what was seen as of the whole."""
+  # Part k has the rows k, k + count, ...: where rows lie on several devices, each has some of every part.
+  parts = jax.tree.map(lambda rows: jnp.moveaxis(rows.reshape(-1, count, *rows.shape[1:]), 1, 0), batch)
+  keys = None if dropout_key is None else jax.random.split(dropout_key, count)
+
+  def add(total, inputs):
+    result, seen = part(*inputs)
+    return jax.tree.map(jnp.add, total, result), seen
+
+  shapes, _ = jax.eval_shape(part, *jax.tree.map(lambda rows: rows[0], (parts, keys)))
+  zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+  total, seen = jax.lax.scan(add, zeros, (parts, keys))
+  of_the_whole = {'mean': jnp.mean, 'max': jnp.max}
+  return total, {kind: jax.tree.map(lambda x, f=f: f(x, 0), seen[kind]) for kind, f in of_the_whole.items()}
 
 
 def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dict[str, Any]]]:
@@ -68,24 +124,21 @@ def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dic
   there are so many in a row that the run has diverged, nothing moves any more, whoever goes on calling.
 
   The metrics are device arrays. `scalars`: the loss in nats, the learning rate, the global norms of the gradient
-  (before and after clipping), the update and the parameters, and nonfinite_in_a_row. With config.inspect.level
-  `norms` also `stream_gradient`, the taps' three products times the scored tokens n (so that the root is
-  sqrt(n sum_t |g_t|^2), which does not depend on the batch); `stream_rms`; and `grad_norms`, a tree like the
-  parameters with one norm for each layer, which is computed at logged steps and where a run diverges, zero elsewhere.
+  (before and after clipping), the update and the parameters, the share of steps so far that were clipped, and
+  nonfinite_in_a_row. With config.inspect.level `norms` also `stream_gradient`, the taps' three products times the
+  scored tokens (see `loss_and_gradients`); `seen`, as model/observation.py has it; and `parameter_norms`, the trees
+  `grad_norm`, `update_norm` and `param_norm`, like the parameters with one norm for each layer, which are computed at
+  logged steps and where a run diverges, zero elsewhere. With `full`, the taps keep positions, and more is seen.
   """
   optimizer = make_optimizer(config.optimizer, config.run.steps)
   schedule = make_schedule(config.optimizer, config.run.steps)
-  inspected = config.inspect.level != 'off'
+  level, clip = config.inspect.level, config.optimizer.clip
 
   def train_step(state: State, batch: Batch):
-    def loss_of(params, taps):
-      key = jax.random.fold_in(jax.random.key(state.init_seed), state.step) if config.model.dropout else None
-      return weighted_loss(config, params, batch, taps, key)
-
-    taps = model.zero_taps(config.model)
-    arguments = (0, 1) if inspected else 0
-    (loss, (scored, stream_rms)), gradients = jax.value_and_grad(loss_of, arguments, has_aux=True)(state.params, taps)
-    gradient, tap_gradient = gradients if inspected else (gradients, None)
+    key = jax.random.fold_in(jax.random.key(state.init_seed), state.step) if config.model.dropout else None
+    positions = config.data.sequence_length if level == 'full' else None
+    taps = None if level == 'off' else model.zero_taps(config.model, positions)
+    loss, gradient, stream_gradient, seen = loss_and_gradients(config, state.params, batch, taps, key)
     norm = optax.tree.norm(gradient)
     updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
     update_norm = optax.tree.norm(updates)
@@ -98,6 +151,7 @@ def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dic
       optimizer=_where(applied, optimizer_state, state.optimizer),
       init_seed=state.init_seed,
       nonfinite_in_a_row=jnp.where(applied, 0, state.nonfinite_in_a_row + 1),
+      clipped=state.clipped + (applied & (norm > clip) if clip else 0),
     )
     metrics = {
       'scalars': {
@@ -105,18 +159,22 @@ def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dic
         'train/loss': loss,
         'learning_rate': schedule(state.optimizer[-1].count),
         'grad_norm/global': norm,
-        'grad_norm/clipped': jnp.minimum(norm, config.optimizer.clip) if config.optimizer.clip else norm,
+        'grad_norm/clipped': jnp.minimum(norm, clip) if clip else norm,
+        'grad_norm/clipped_steps': new_state.clipped / new_state.step,
         'update_norm/global': update_norm,
         'param_norm/global': optax.tree.norm(state.params),
       }
     }
-    if inspected:
-      metrics['stream_gradient'] = jax.tree.map(lambda tap: scored * tap, tap_gradient)
-      metrics['stream_rms'] = stream_rms
-      shapes = jax.eval_shape(norm_by_layer, gradient)
+    if level != 'off':
       logged = is_logged(config, state.step + 1) | has_diverged(config, new_state.nonfinite_in_a_row)
+      trees = {'grad_norm': gradient, 'update_norm': updates, 'param_norm': state.params}
+      shapes = jax.eval_shape(_norms_by_layer, trees)
       zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
-      metrics['grad_norms'] = jax.lax.cond(logged, norm_by_layer, lambda _: zeros, gradient)
+      metrics |= {
+        'stream_gradient': stream_gradient,
+        'seen': seen,
+        'parameter_norms': jax.lax.cond(logged, _norms_by_layer, lambda _: zeros, trees),
+      }
     return new_state, metrics
 
   return train_step
@@ -150,6 +208,10 @@ def norm_by_layer(tree):
     return jnp.sqrt(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axes))
 
   return jax.tree.map_with_path(norm, tree)
+
+
+def _norms_by_layer(trees):
+  return {name: norm_by_layer(tree) for name, tree in trees.items()}
 
 
 def _where(condition, chosen, otherwise):

@@ -174,7 +174,8 @@ def test_the_same_numbers_give_the_same_files(tmp_path):
     files.append([path.read_bytes() for path in figure_style.save(picture.figure, tmp_path / name, 'final')])
   assert files[0] == files[1]
   assert files[0][0].startswith(b'\x89PNG')
-  assert b'<svg' in files[0][1]
+  assert files[0][1].startswith(b'%PDF')
+  assert b'<svg' in files[0][2]
 
 
 def test_spread_moves_labels_apart_as_little_as_it_takes():

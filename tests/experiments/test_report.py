@@ -53,7 +53,7 @@ def test_write_leaves_the_agreed_files(full):
   names = {path.relative_to(directory).as_posix() for path in paths}
   figures = ('final_loss_by_variant', 'loss_curves', 'stream_gradient_by_layer')
   assert names == {'results.csv', 'summary.json', 'report.html'} | {
-    f'figures/{figure}.{suffix}' for figure in figures for suffix in ('png', 'svg')
+    f'figures/{figure}.{suffix}' for figure in figures for suffix in ('png', 'pdf', 'svg')
   }
   assert all(path.stat().st_size > 500 for path in paths)
   assert not list(directory.glob('**/.*'))

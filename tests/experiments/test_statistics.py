@@ -119,3 +119,9 @@ def test_token_share():
   assert statistics.token_share(tokens, [4.0, 3.0, 2.0, 1.0], 1.0) == 1.0
   assert statistics.token_share(tokens, [4.0, 3.0, 2.0, 1.0], 9.0) == 0.25  # from its first point
   assert statistics.token_share(tokens, [4.0, 3.0, 2.0, 1.0], 0.5) is None
+
+
+def test_exponent_of_powers():
+  sizes = np.array([4, 8, 32])
+  values = [3 * sizes**-0.5, 0.1 * sizes**2.0, np.ones(3)]
+  np.testing.assert_allclose(statistics.exponent(sizes, values), [-0.5, 2, 0], atol=1e-12)

@@ -78,18 +78,33 @@ def softmax(logits):
   return weights / weights.sum(-1, keepdims=True)
 
 
-def attend(q, k, v, causal):
-  """Attention of arrays (B, T, H, K), one query of one head at a time."""
-  out = np.zeros(q.shape)
+def queries_logits(q, k, causal):
+  """The logits (B, keys seen) of one query t of one head h at a time: (t, h, logits)."""
   for t in range(q.shape[1]):
     seen = t + 1 if causal else k.shape[1]
     for h in range(q.shape[2]):
-      logits = np.einsum('bk,bsk->bs', q[:, t, h], k[:, :seen, h]) / math.sqrt(q.shape[-1])
-      out[:, t, h] = np.einsum('bs,bsk->bk', softmax(logits), v[:, :seen, h])
+      yield t, h, np.einsum('bk,bsk->bs', q[:, t, h], k[:, :seen, h]) / math.sqrt(q.shape[-1])
+
+
+def attend(q, k, v, causal):
+  """Attention of arrays (B, T, H, K)."""
+  out = np.zeros(q.shape)
+  for t, h, logits in queries_logits(q, k, causal):
+    out[:, t, h] = np.einsum('bs,bsk->bk', softmax(logits), v[:, : logits.shape[1], h])
   return out
 
 
-def attention(p, x, config):
+def entropy_and_largest(q, k, causal):
+  """For each head: the mean entropy of its weights, and its largest logit."""
+  entropies, largest = [[] for _ in range(q.shape[2])], [-math.inf] * q.shape[2]
+  for _, h, logits in queries_logits(q, k, causal):
+    for weights in softmax(logits):
+      entropies[h].append(-sum(w * math.log(w) for w in weights if w > 0))
+    largest[h] = max(largest[h], logits.max())
+  return np.mean(entropies, 1), np.array(largest)
+
+
+def queries_keys_values(p, x, config):
   width = config.head_dim or config.d_model // config.num_heads
   group = config.num_heads // (config.num_kv_heads or config.num_heads)
   projected = {}
@@ -102,29 +117,38 @@ def attention(p, x, config):
         heads[:, t] = turn(heads[:, t], t)
     projected[name] = heads
   shared = [h // group for h in range(config.num_heads)]
-  read = attend(projected['query'], projected['key'][:, :, shared], projected['value'][:, :, shared], config.causal)
+  return projected['query'], projected['key'][:, :, shared], projected['value'][:, :, shared]
+
+
+def attention(p, x, config):
+  read = attend(*queries_keys_values(p, x, config), config.causal)
   return linear(p['output'], read.reshape(*x.shape[:2], -1))
 
 
 def write(placement, skip, into, branch, a, first, second):
-  """One sublayer: `skip` came down the skip path, `into` enters the branch, `first` and `second` are norms."""
+  """One sublayer: `skip` came down the skip path, `into` enters the branch, `first` and `second` are norms.
+
+  Returns:
+    What the branch adds to the stream, and the stream after the sublayer.
+  """
   if placement == 'pre':
-    return a * skip + branch(first(into))
+    added = branch(first(into))
+  elif placement == 'sandwich':
+    added = second(branch(first(into)))
+  elif placement == 'res_post':
+    added = first(branch(into))
+  else:
+    added = branch(into)
   if placement in ('post', 'deepnorm'):
-    return first(a * skip + branch(into))
-  if placement == 'sandwich':
-    return a * skip + second(branch(first(into)))
-  if placement == 'res_post':
-    return a * skip + first(branch(into))
-  assert placement == 'none'
-  return a * skip + branch(into)
+    return added, first(a * skip + added)
+  return added, a * skip + added
 
 
-def block(p, x, config, nudges=None):
+def sublayers(p, x, config, nudges=None):
   """One block; `nudges` (sublayer, path, B, T, D) are added to x on the skip path and on the way into the branch.
 
   Returns:
-    (u, y): the stream after each sublayer.
+    For each sublayer: the stream it had, what its branch added, and the stream after it.
   """
   nudges = np.zeros((2, 2, *x.shape)) if nudges is None else nudges
 
@@ -141,8 +165,10 @@ def block(p, x, config, nudges=None):
     a, n = config.attention_residual, normed('attention_norm')
     # The forks are chained on the skip path: what is added there first enters the second branch too.
     skip = x + nudges[0, 0]
-    u = a * (skip + nudges[1, 0]) + branch('attention')(n(x + nudges[0, 1]))
-    return u, u + branch('feed_forward')(n(skip + nudges[1, 1]))
+    from_attention = branch('attention')(n(x + nudges[0, 1]))
+    from_feed_forward = branch('feed_forward')(n(skip + nudges[1, 1]))
+    u = a * (skip + nudges[1, 0]) + from_attention
+    return [(x, from_attention, u), (x, from_feed_forward, u + from_feed_forward)]
   stream, seen = x, []
   for s, name in enumerate(('attention', 'feed_forward')):
     a = (config.attention_residual, config.feed_forward_residual)[s]
@@ -150,9 +176,15 @@ def block(p, x, config, nudges=None):
       a = (2 * config.num_layers) ** 0.25
     skip, into = stream + nudges[s, 0], stream + nudges[s, 1]
     norms = normed(f'{name}_norm'), normed(f'{name}_output_norm')
-    stream = write(config.norm_placement, skip, into, branch(name), a, *norms)
-    seen.append(stream)
-  return tuple(seen)
+    added, after = write(config.norm_placement, skip, into, branch(name), a, *norms)
+    seen.append((stream, added, after))
+    stream = after
+  return seen
+
+
+def block(p, x, config, nudges=None):
+  """(u, y): the stream after each sublayer of `sublayers`."""
+  return tuple(after for _, _, after in sublayers(p, x, config, nudges))
 
 
 def layer(tree, index):

@@ -39,7 +39,7 @@ def make_block(config, seed=0, zero_branches=False):
     for kernel in (block.attention.output.kernel, block.feed_forward.down.kernel):
       kernel[...] = jnp.zeros_like(kernel[...])
     params = with_zero_branches(params)
-  return lambda x, key=None: block(x, jnp.zeros((2, 3)), key), params
+  return lambda x, key=None, observe=False: block(x, jnp.zeros((2, 3)), key, observe), params
 
 
 def test_the_wirings_are_all_there():
@@ -54,8 +54,11 @@ def test_block_by_hand(config):
   y, stats = run(x)
   expected = reference.block(params, exact, config)
   assert distance(y, expected[1]) < 2e-6
-  sizes = [np.sqrt((stream**2).mean()) for stream in expected]
-  np.testing.assert_allclose([stats['attention'], stats['feed_forward']], sizes, rtol=1e-5)
+  squares = stats['mean']['stream_square']
+  assert (list(stats['mean']), stats['max']) == (['stream_square'], {})
+  np.testing.assert_allclose(
+    [squares['attention'], squares['feed_forward']], [(y**2).mean() for y in expected], rtol=1e-5
+  )
 
 
 @pytest.mark.parametrize('parallel', [False, True])
@@ -100,10 +103,13 @@ def test_deepnorm_scale():
 
 
 def test_stats_stay_out_of_the_gradient():
-  run, _ = make_block(tiny())
+  block, _ = filled(Block(tiny(feed_forward='relu')))
   x, _ = random_stream(2, 5, 8)
-  gradient = quick_jit(jax.grad(lambda x: sum(run(x)[1].values())))(x)
-  np.testing.assert_array_equal(gradient, 0)
+
+  def everything(x):
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(block(x, jnp.zeros((2, 3)), observe=True)[1]))
+
+  np.testing.assert_array_equal(quick_jit(jax.grad(everything))(x), 0)
 
 
 def test_in_bfloat16_the_stream_is_float32():
@@ -111,8 +117,8 @@ def test_in_bfloat16_the_stream_is_float32():
     config = tiny(norm_placement=placement, dtype='bfloat16')
     run, params = make_block(config)
     x, exact = random_stream(2, 5, 8)
-    y, stats = run(x)
-    assert {y.dtype, *(size.dtype for size in stats.values())} == {jnp.dtype('float32')}
+    y, stats = run(x, observe=True)
+    assert {y.dtype, *(leaf.dtype for leaf in jax.tree.leaves(stats))} == {jnp.dtype('float32')}
     assert 1e-5 < distance(y, reference.block(params, exact, config)[1]) < 2e-2
   assert distance(make_block(tiny(dtype='bfloat16'), zero_branches=True)[0](x)[0], exact) < 1e-7  # never rounded
 

@@ -1,10 +1,11 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
 from tiny_models import distance, filled, random_stream
 
-from model.norm import make_norm
+from model.norm import LayerNorm, make_norm
 
 
 @pytest.mark.parametrize('size', [1.0, 1e-3, 1e4])  # at 1e-3 epsilon is as large as the mean square
@@ -30,3 +31,14 @@ def test_norms_are_float32_inside(kind):
   x = (random_stream(4, 64)[0] + 2).astype(jnp.bfloat16)
   assert norm(x).dtype == jnp.float32
   assert distance(norm(x), reference.norm(params, np.asarray(x, np.float64), kind)) < 1e-6
+
+
+@pytest.mark.parametrize('width', [3, 8])
+def test_the_jacobian_of_layer_norm(width):
+  """Xiong et al. 2020, lemma 3: its spectral norm is sqrt(d) over the size of the centred input."""
+  module, _ = filled(LayerNorm(width, use_bias=False))
+  module.gain[...] = jnp.ones(width)
+  x, exact = random_stream(width, seed=3)
+  largest = np.linalg.svd(np.asarray(jax.jacobian(module)(5 * x)), compute_uv=False)[0]
+  centred = 5 * (exact - exact.mean())
+  assert largest == pytest.approx(np.sqrt(width) / np.linalg.norm(centred), rel=1e-4)

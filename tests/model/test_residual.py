@@ -7,6 +7,7 @@ import numpy_reference as reference
 import pytest
 from tiny_models import float64, model_params, quick_jit, random_stream, tiny, with_zero_branches
 
+from model.feed_forward import ACTIVATIONS
 from model.residual import fork
 from model.transformer import apply, zero_taps
 
@@ -25,12 +26,15 @@ SPLIT = {
   'parallel': {'parallel': True},
   'parallel-half': {'parallel': True, 'attention_residual': 0.5, 'feed_forward_residual': 0.5},
   'parallel-zero': {'parallel': True, 'attention_residual': 0.0, 'feed_forward_residual': 0.0},
+  **{f'pre-{name}': {'feed_forward': name, 'num_layers': 1} for name in ACTIVATIONS if name != 'swiglu'},
+  'post-relu-unrolled': {'norm_placement': 'post', 'feed_forward': 'relu', 'unroll': 2},
+  'sandwich-geglu-remat': {'norm_placement': 'sandwich', 'feed_forward': 'geglu', 'remat': True},
 }
 
 
 def position_taps(config):
   """Taps that keep positions apart."""
-  return {'blocks': jnp.zeros((config.num_layers, 2, LENGTH, 3)), 'output': jnp.zeros((LENGTH, 3))}
+  return zero_taps(config, LENGTH)
 
 
 def measured(config, params, taps, weight=1.0):

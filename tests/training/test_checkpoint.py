@@ -1,3 +1,4 @@
+import dataclasses
 import gc
 import os
 import re
@@ -29,7 +30,7 @@ def state_of(config: Config = CONFIG, step: int = 1, seed: int = 0) -> State:
   params = param_shapes(config.model)
   optimizer = jax.eval_shape(make_optimizer(config.optimizer, 10).init, params)
   whole = jax.ShapeDtypeStruct((), np.int32)
-  shapes = State(whole, params, optimizer, jax.ShapeDtypeStruct((), np.uint32), whole)
+  shapes = State(whole, params, optimizer, jax.ShapeDtypeStruct((), np.uint32), whole, whole)
   rng = np.random.default_rng(seed)
 
   def draw(leaf):
@@ -38,7 +39,9 @@ def state_of(config: Config = CONFIG, step: int = 1, seed: int = 0) -> State:
     return jnp.asarray(rng.integers(1, 2**31, leaf.shape), leaf.dtype)
 
   state = jax.tree.map(draw, shapes)
-  return State(jnp.int32(step), state.params, state.optimizer, jnp.uint32(2**32 - 1), state.nonfinite_in_a_row)
+  return State(
+    jnp.int32(step), state.params, state.optimizer, jnp.uint32(2**32 - 1), state.nonfinite_in_a_row, state.clipped
+  )
 
 
 def shapes_of(state: State) -> State:
@@ -254,7 +257,7 @@ def test_values_that_changed_before_they_were_written_are_not_loaded(tmp_path, m
   params = jax.tree.map(lambda leaf: leaf, state.params)
   params['head']['kernel'] = params['head']['kernel'].at[3, 2].multiply(-1)
   save = ocp.save_checkpointables_async
-  wrong = State(state.step, params, state.optimizer, state.init_seed, state.nonfinite_in_a_row)
+  wrong = dataclasses.replace(state, params=params)
   monkeypatch.setattr(ocp, 'save_checkpointables_async', lambda path, _: save(path, {'state': wrong}))
   with Checkpoints(tmp_path, keep=1) as checkpoints:
     checkpoints.save(state, ABOUT)
@@ -316,7 +319,7 @@ folder = pathlib.Path({str(tmp_path / 'checkpoints')!r})
 with Checkpoints(folder, keep=1) as checkpoints:
   shutil.rmtree(folder)
   folder.write_text('a file in its place')
-  checkpoints.save(State(jnp.int32(1), {{'a': jnp.ones(3)}}, (), jnp.uint32(0), jnp.int32(0)), {{}})
+  checkpoints.save(State(jnp.int32(1), {{'a': jnp.ones(3)}}, (), jnp.uint32(0), jnp.int32(0), jnp.int32(0)), {{}})
 """
   ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=60)
   assert ended.returncode == 1

@@ -140,7 +140,7 @@ def result_of(losses: dict[str, float], nonfinite: int = 0, corpus=None, steps: 
   validation, test = Sequences(50), Sequences(60, seed=1)
   losses_in_turn = iter([losses['validation'], losses['test']])
   step = programs_with(lambda params, batch: (jnp.float32(next(losses_in_turn)), jnp.float32(1)))
-  state = State(jnp.int32(steps), None, None, jnp.uint32(0), jnp.int32(nonfinite))
+  state = State(jnp.int32(steps), None, None, jnp.uint32(0), jnp.int32(nonfinite), jnp.int32(0))
   return evaluation.result_of(CONFIG, step, state, data_of(validation, test, corpus)), validation
 
 

@@ -2,46 +2,11 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from model.config import ModelConfig
 from model.transformer import param_shapes
-from training.metrics import named_metrics, two_paths
-
-
-@given(st.integers(0, 2**32), st.integers(1, 20), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
-def test_two_paths_are_those_of_the_vectors(seed, size, skip_size, branch_size):
-  skip, branch = np.random.default_rng(seed).normal(size=(2, size)) * [[skip_size], [branch_size]]
-  paths = two_paths([skip @ skip, branch @ branch, skip @ branch])
-  assert paths.keys() == {'total', 'skip', 'branch', 'cosine'}
-  assert paths['skip'] == pytest.approx(np.linalg.norm(skip))
-  assert paths['branch'] == pytest.approx(np.linalg.norm(branch))
-  longer = max(paths['skip'], paths['branch'])
-  assert paths['total'] == pytest.approx(np.linalg.norm(skip + branch), abs=1e-6 * longer)
-  assert paths['cosine'] == pytest.approx(skip @ branch / np.linalg.norm(skip) / np.linalg.norm(branch))
-
-
-def test_two_paths_that_cancel_sum_to_zero():
-  assert two_paths([4.0, 4.0, -4.0]) == {'total': 0.0, 'skip': 2.0, 'branch': 2.0, 'cosine': -1.0}
-  assert two_paths(np.float32([4.0, 4.0, -4.0001]))['total'] == 0.0  # rounding has gone below
-
-
-def test_a_path_that_carries_nothing_has_no_direction():
-  assert two_paths([9.0, 0.0, 0.0]) == {'total': 3.0, 'skip': 3.0, 'branch': 0.0, 'cosine': 0.0}
-  assert two_paths([0.0, 9.0, 0.0]) == {'total': 3.0, 'skip': 0.0, 'branch': 3.0, 'cosine': 0.0}
-
-
-@pytest.mark.parametrize('products', [[math.nan] * 3, [math.inf, 1.0, 0.0], [1.0, math.inf, math.nan]])
-def test_numbers_that_are_not_finite_stay_so(products):
-  paths = two_paths(products)
-  assert not math.isfinite(paths['total'])
-  assert {name for name in ('skip', 'branch') if math.isfinite(paths[name])} == {
-    name for name, product in zip(('skip', 'branch'), products, strict=False) if math.isfinite(product)
-  }
-
+from training.metrics import named_metrics
 
 CONFIG = ModelConfig(
   vocab_size=11, num_layers=2, d_model=8, num_heads=2, norm='layer', use_bias=True, position='learned', rezero=True,
@@ -61,9 +26,10 @@ OUTSIDE = [
 ]  # fmt: skip
 
 
-def step_metrics(config: ModelConfig) -> dict:
-  """A step's metrics with a number of its own in each place: 1, 2, 3, ..."""
+def step_metrics(config: ModelConfig, positions: int | None = None) -> dict:
+  """A step's metrics with a number of its own in each place: 1, 2, 3, ...; with positions, those of `full`."""
   layers = config.num_layers
+  at = () if positions is None else (positions,)
   numbers = iter(range(1, 10_000))
 
   def fill(*shape: int):
@@ -72,12 +38,27 @@ def step_metrics(config: ModelConfig) -> dict:
   def norms(path, leaf):
     return fill(layers) if path[0].key == 'blocks' else fill()
 
+  def sublayers():
+    return {'attention': fill(layers), 'feed_forward': fill(layers)}
+
+  scalars = {'train/loss': fill(), 'nonfinite_in_a_row': jnp.asarray(next(numbers), jnp.int32)}
+  seen: dict = {'mean': {'stream_square': sublayers()}, 'max': {}}
+  if positions is not None:
+    others = ('input_square', 'branch_square', 'branch_inner', 'relative_residual')
+    seen['mean'] |= {name: sublayers() for name in others} | {'attention_entropy': fill(layers, 2)}
+    seen['max'] = {'largest_logit': fill(layers, 2), 'active_units': jnp.zeros((layers, 4))}
   return {
-    'scalars': {'train/loss': fill(), 'nonfinite_in_a_row': jnp.asarray(next(numbers), jnp.int32)},
-    'stream_gradient': {'blocks': fill(layers, 2, 3), 'output': fill(3)},
-    'stream_rms': {'attention': fill(layers), 'feed_forward': fill(layers)},
-    'grad_norms': jax.tree.map_with_path(norms, param_shapes(config)),
+    'scalars': scalars,
+    'stream_gradient': {'blocks': fill(layers, 2, *at, 3), 'output': fill(*at, 3)},
+    'seen': seen,
+    'parameter_norms': {
+      kind: jax.tree.map_with_path(norms, param_shapes(config)) for kind in ('grad_norm', 'update_norm', 'param_norm')
+    },
   }
+
+
+KINDS = ('grad_norm', 'update_norm', 'param_norm', 'update_ratio')
+PARTS = ('total', 'skip', 'branch', 'cosine', 'gain')
 
 
 def test_every_number_has_a_name():
@@ -85,27 +66,53 @@ def test_every_number_has_a_name():
   blocks, sublayers = ('block_00', 'block_01'), ('attention', 'feed_forward')
   expected = {'train/loss', 'nonfinite_in_a_row', 'stream_gradient/output/total'}
   for block in blocks:
-    expected |= {f'grad_norm/{block}/{name}' for name in IN_A_BLOCK}
+    expected |= {f'{kind}/{block}/{name}' for kind in KINDS for name in IN_A_BLOCK}
     expected |= {f'stream_rms/{block}/{sublayer}' for sublayer in sublayers}
     for sublayer in sublayers:
-      expected |= {f'stream_gradient/{block}/{sublayer}/{part}' for part in ('total', 'skip', 'branch', 'cosine')}
-  expected |= {f'grad_norm/{name}' for name in OUTSIDE}
+      expected |= {f'stream_gradient/{block}/{sublayer}/{part}' for part in PARTS}
+  expected |= {f'{kind}/{name}' for kind in KINDS for name in OUTSIDE}
   assert named.keys() == expected
   assert {type(value) for value in named.values()} == {float}
+
+
+def test_full_has_more_names():
+  metrics = step_metrics(CONFIG, positions=3)
+  named = named_metrics(metrics)
+  plain = named_metrics(step_metrics(CONFIG)).keys()
+  places = [f'block_0{layer}/{name}' for layer in (0, 1) for name in ('attention', 'feed_forward')]
+  heads = [f'block_0{layer}/head_{head}' for layer in (0, 1) for head in (0, 1)]
+  more = {f'stream_gradient_by_position/{place}/{part}' for place in places for part in PARTS}
+  more |= {'stream_gradient_by_position/output/total', 'silent_units/block_00', 'silent_units/block_01'}
+  by_sublayer = ('branch_rms', 'branch_ratio', 'branch_cosine', 'relative_residual')
+  more |= {f'{name}/{place}' for name in by_sublayer for place in places}
+  more |= {f'{name}/{head}' for name in ('attention_entropy', 'largest_logit') for head in heads}
+  assert named.keys() == plain | more
+  assert named['largest_logit/block_01/head_0'] == float(metrics['seen']['max']['largest_logit'][1, 0])
+  assert named['relative_residual/block_01/attention'] == metrics['seen']['mean']['relative_residual']['attention'][1]
+  for place in places:
+    totals, whole = (named[f'{kind}/{place}/total'] for kind in ('stream_gradient_by_position', 'stream_gradient'))
+    assert [type(value) for value in totals] == [float] * 3
+    assert sum(total**2 for total in totals) == pytest.approx(whole**2)
 
 
 def test_every_name_has_its_number():
   metrics = step_metrics(CONFIG)
   named = named_metrics(metrics)
-  norms, blocks = metrics['grad_norms'], metrics['grad_norms']['blocks']
+  norms = metrics['parameter_norms']['grad_norm']
+  blocks = norms['blocks']
   for layer in (0, 1):
     place = f'grad_norm/block_{layer:02d}'
     assert named[f'{place}/attention/query'] == blocks['attention']['query']['kernel'][layer]
     assert named[f'{place}/attention/query/bias'] == blocks['attention']['query']['bias'][layer]
     assert named[f'{place}/feed_forward_norm/gain'] == blocks['feed_forward_norm']['gain'][layer]
     assert named[f'{place}/attention_scale'] == blocks['attention_scale'][layer]
+    update, param = (metrics['parameter_norms'][kind]['blocks'] for kind in ('update_norm', 'param_norm'))
+    query = (update['attention']['query']['kernel'][layer], param['attention']['query']['kernel'][layer])
+    names = (f'{kind}/block_{layer:02d}/attention/query' for kind in ('update_norm', 'param_norm', 'update_ratio'))
+    assert [named[name] for name in names] == pytest.approx([*map(float, query), float(query[0]) / float(query[1])])
     for index, sublayer in enumerate(('attention', 'feed_forward')):
-      assert named[f'stream_rms/block_{layer:02d}/{sublayer}'] == metrics['stream_rms'][sublayer][layer]
+      square = float(metrics['seen']['mean']['stream_square'][sublayer][layer])
+      assert named[f'stream_rms/block_{layer:02d}/{sublayer}'] == pytest.approx(square**0.5)
       skip, branch, inner = metrics['stream_gradient']['blocks'][layer, index].tolist()
       stream = f'stream_gradient/block_{layer:02d}/{sublayer}'
       assert named[f'{stream}/skip'] ** 2 == pytest.approx(skip)
@@ -122,7 +129,7 @@ def test_every_name_has_its_number():
 
 def test_layers_are_numbered_so_that_names_sort():
   named = named_metrics(step_metrics(ModelConfig(num_layers=12, d_model=8)))
-  queries = [name for name in named if name.endswith('attention/query')]
+  queries = [name for name in named if name.startswith('grad_norm/') and name.endswith('attention/query')]
   assert queries == sorted(queries) == [f'grad_norm/block_{layer:02d}/attention/query' for layer in range(12)]
   assert len([name for name in named if '/block_11/' in name]) == len([name for name in named if '/block_03/' in name])
 

@@ -177,3 +177,10 @@ def test_a_damaged_line_is_named(tmp_path):
   path.write_bytes(b'{"step": 1}\n{"step": \xff}\n{"step": 3}\n')
   with pytest.raises(ConfigError, match=r'metrics\.jsonl, line 2 is damaged'):
     read_metrics(path)
+
+
+def test_a_list_is_a_number_a_position_and_no_curve(tmp_path):
+  rows = {1: {'train/loss': 5.0, 'by_position': [0.123456789, 2.0, math.nan, 1e-30]}}
+  write(tmp_path, rows)
+  assert lines(tmp_path) == [{'step': 1, 'train/loss': 5.0, 'by_position': [0.123457, 2.0, None, 1e-30]}]
+  assert events(tmp_path) == [(1, 'train/loss', 5.0)]

@@ -91,7 +91,7 @@ def random_params(config: Config, seed: int = 0):
 def state_of(config: Config, params=None, step: int = 0, init_seed: int = 0) -> State:
   params = random_params(config) if params is None else params
   optimizer = make_optimizer(config.optimizer, config.run.steps).init(params)
-  return State(jnp.int32(step), params, optimizer, jnp.uint32(init_seed), jnp.int32(0))
+  return State(jnp.int32(step), params, optimizer, jnp.uint32(init_seed), jnp.int32(0), jnp.int32(0))
 
 
 def run(config: Config, state: State, batches) -> tuple[State, list[dict]]:
@@ -141,7 +141,7 @@ def test_the_losses_of_a_fixed_run():
 
 def test_a_state_starts_at_zero():
   zero, one, again = (compiled_init(CONFIG)(np.uint32(seed)) for seed in (0, 1, 0))
-  assert [int(one.step), int(one.init_seed), int(one.nonfinite_in_a_row)] == [0, 1, 0]
+  assert [int(one.step), int(one.init_seed), int(one.nonfinite_in_a_row), int(one.clipped)] == [0, 1, 0, 0]
   assert (one.step.dtype, one.init_seed.dtype, one.nonfinite_in_a_row.dtype) == (np.int32, np.uint32, np.int32)
   assert norm(one.optimizer) == 0
   assert same_bits(zero, again)
@@ -159,10 +159,9 @@ def test_the_loss_is_the_mean_over_what_counts(weights):
   if weights != 'some':
     batch['weights_BT'] = np.random.default_rng(0).random((8, 8), np.float32) if weights == 'fractions' else ONES
   params = random_params(CONFIG)
-  loss, (scored, stream_rms) = compiled_loss(CONFIG)(params, batch)
+  loss, (scored, _) = compiled_loss(CONFIG)(params, batch)
   assert float(loss) == pytest.approx(loss_by_hand(CONFIG, params, batch), rel=1e-5)
   assert float(scored) == pytest.approx(batch['weights_BT'].sum())
-  assert {name: rms.shape for name, rms in stream_rms.items()} == {'attention': (2,), 'feed_forward': (2,)}
 
 
 def test_nothing_that_counts_is_no_loss():
@@ -222,7 +221,7 @@ def test_numbers_of_a_run():
   np.testing.assert_allclose(table['grad_norm/clipped'], np.minimum(table['grad_norm/global'], 1), rtol=1e-6)
   assert min(table['grad_norm/global']) < 1 < max(table['grad_norm/global'])
   assert (int(state.step), int(state.init_seed), int(state.nonfinite_in_a_row)) == (20, 0, 0)
-  sizes = [norm(step['grad_norms']) for step in history]
+  sizes = [norm(step['parameter_norms']['grad_norm']) for step in history]
   expected = [size if k in (0, 4, 9, 14, 19) else 0 for k, size in enumerate(table['grad_norm/global'])]
   np.testing.assert_allclose(sizes, expected, rtol=1e-5)
 
@@ -235,7 +234,7 @@ def test_without_clipping_the_norm_is_what_it_was():
 def test_the_norm_of_each_parameter_and_layer(first_step):
   _, update, metrics = first_step
   clipping = 0.5 / metrics['scalars']['grad_norm/global']
-  paths = jax.tree.leaves_with_path(metrics['grad_norms'])
+  paths = jax.tree.leaves_with_path(metrics['parameter_norms']['grad_norm'])
   for (path, norms), leaf in zip(paths, jax.tree.leaves(update), strict=True):
     layers = leaf if path[0].key == 'blocks' else leaf[None]
     expected = [np.linalg.norm(layer.ravel()) for layer in layers]
@@ -314,7 +313,7 @@ def test_a_bad_step_keeps_everything_and_is_counted(config):
 
 def test_where_a_run_diverges_each_parameter_has_its_norm():
   _, history = run(CONFIG, state_of(CONFIG), [batch_of(0), bad_batch()])  # the second step is not a logged one
-  assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(history[1]['grad_norms']))
+  assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(history[1]['parameter_norms']['grad_norm']))
 
 
 def test_stop_never_moves_again():
@@ -323,6 +322,8 @@ def test_stop_never_moves_again():
   assert same_bits((later.params, later.optimizer), (stopped.params, stopped.optimizer))
   assert [int(metrics['scalars']['nonfinite_in_a_row']) for metrics in history] == list(range(2, 14))
   assert int(later.step) == 14
+  assert max(float(metrics['scalars']['grad_norm/global']) for metrics in history) > CONFIG.optimizer.clip
+  assert int(later.clipped) == int(stopped.clipped)  # what is not applied is not clipped
 
 
 def test_skip_goes_on_as_if_nothing_had_been():
@@ -403,3 +404,14 @@ def test_an_update_too_large_for_a_float_never_reaches_the_parameters():
   assert not math.isfinite(metrics['scalars']['update_norm/global'])
   assert same_bits(after.params, before.params)
   assert int(after.nonfinite_in_a_row) == 1
+
+
+def test_steps_that_were_clipped_are_counted():
+  config = GRADIENT.replace({'optimizer.learning_rate': 0.05, 'run.on_nonfinite': 'skip', 'optimizer.clip': 4.0})
+  state, history = run(config, state_of(config), [*map(batch_of, range(12)), bad_batch()])
+  norms = np.array([float(metrics['scalars']['grad_norm/global']) for metrics in history])
+  clipped = np.cumsum(norms > 4)  # the last one is not finite, and no update
+  assert 0 < clipped[-1] < 12
+  shares = [float(metrics['scalars']['grad_norm/clipped_steps']) for metrics in history]
+  np.testing.assert_allclose(shares, clipped / np.arange(1, 14), rtol=1e-6)
+  assert int(state.clipped) == clipped[-1]

@@ -60,7 +60,7 @@ REFUSED = [
   ({'run.evaluation_batches': 0}, 'run.evaluation_batches=0: must be at least 1'),
   ({'run.checkpoint_every': -1}, 'run.checkpoint_every=-1: must be at least 0'),
   ({'run.keep_checkpoints': 0}, 'run.keep_checkpoints=0: must be at least 1'),
-  ({'inspect.level': 'all'}, "inspect.level='all': must be one of off, norms"),
+  ({'inspect.level': 'all'}, "inspect.level='all': must be one of off, norms, full"),
   ({'model.num_layers': 0}, 'model.num_layers=0: must be at least 1'),
   (
     {'model.position': 'learned', 'model.num_positions': 32},

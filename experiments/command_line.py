@@ -1,0 +1,54 @@
+"""What the commands `python -m experiments.<name>` do alike: read their flags, and tell a mistake in one line."""
+
+import sys
+from collections.abc import Callable
+
+from absl import app, flags, logging
+from rich.console import Console
+
+from training.cache import keep_compiled_programs
+from training.config import ConfigError, nearest_name
+
+WIDTH = 100  # of what is printed where there is no terminal
+
+
+def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues | None = None) -> None:
+  """Parses the flags, runs `main` and exits with its code; 2, and one line, for what the user got wrong.
+
+  Args:
+    name: of the command, for its messages.
+    main: does the work, printing to the console it is given.
+    own_flags: those of a command that defines them apart from absl's, as other commands have some of the same name.
+  """
+  if own_flags is not None:
+    flags.FLAGS.append_flag_values(own_flags)
+    own_flags.mark_as_parsed()  # by way of flags.FLAGS
+
+  def parse(argv: list[str]) -> list[str]:
+    try:
+      rest = flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+      hint = nearest_name(error.flagname, flags.FLAGS)
+      raise SystemExit(refuse(name, f'unknown flag --{error.flagname}{hint}')) from None
+    except flags.Error as error:
+      raise SystemExit(refuse(name, error)) from None
+    if rest[1:]:
+      raise SystemExit(refuse(name, f'what is {rest[1]!r}? Every argument is a flag'))
+    return rest
+
+  def guarded(argv: list[str]) -> int:
+    del argv
+    logging.set_verbosity(logging.WARNING)  # JAX tells of every backend it does not find
+    keep_compiled_programs()
+    try:
+      return main(Console(width=None if sys.stdout.isatty() else WIDTH))
+    except ConfigError as error:
+      return refuse(name, error)
+
+  app.run(guarded, flags_parser=parse)
+
+
+def refuse(name: str, error: Exception | str) -> int:
+  """Says what is wrong with what was asked for, in one line, and returns the exit code for it."""
+  print(f'{name}: {" ".join(str(error).split())}', file=sys.stderr)
+  return 2

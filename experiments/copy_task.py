@@ -1,0 +1,79 @@
+"""Which placements learn to copy a string, in a deep model, without warm-up?
+
+Command: python train.py --experiment=copy_task
+         python -m experiments.reproduce --only=copy_task
+Time: not run as declared; 15 runs of some 30 times the FLOPs of one of experiments/block.py.
+"""
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from experiments.experiment import Experiment
+from experiments.figure_style import GREY, VARIANT_COLOURS, new_figure
+from experiments.grid import final_losses
+from experiments.reproduction import Measured, Reproduction, at_most, between
+from experiments.runs import ExperimentRuns, mean_curve
+
+CHANCE = math.log(64)  # nats a symbol, of 64
+PLACEMENTS = ('pre', 'post', 'deepnorm')
+
+EXPERIMENT = Experiment(
+  question='Which placements learn to copy a string, in a deep model, without warm-up?',
+  variants={name: {'model.norm_placement': name} for name in PLACEMENTS},
+  base={
+    'model.num_layers': 16, 'model.d_model': 128, 'model.unroll': 1, 'model.vocab_size': 65,
+    'model.init_depth_scale': False, 'data.task': 'copy', 'optimizer.learning_rate': 3e-4, 'optimizer.warmup_steps': 0,
+    'optimizer.schedule': 'constant', 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0, 'run.steps': 1500,
+  },
+)  # fmt: skip
+
+
+def read(found: ExperimentRuns) -> dict:
+  """Final losses by seed in nats a symbol, and the mean validation curves."""
+  curves = {name: mean_curve(found.of(name), found.measure) for name in PLACEMENTS}
+  return {
+    'losses': {name: final_losses(found, name) for name in PLACEMENTS},
+    'curves': {name: {'tokens': list(curve.index), 'loss': list(curve)} for name, curve in curves.items()},
+    **{name: final_losses(found, name) for name in PLACEMENTS},
+  }
+
+
+def draw(measured: Measured) -> Figure:
+  """Mean validation loss against tokens, and the final loss of every seed."""
+  figure = new_figure(2.8)
+  axes = figure.add_subplot()
+  for name in PLACEMENTS:
+    curve, colour = measured['curves'][name], VARIANT_COLOURS[name]
+    axes.plot(curve['tokens'], curve['loss'], color=colour, lw=1.5, label=name, gid=name)
+    finals = np.array(measured['losses'][name], float)
+    last = max(curve['tokens'], default=0)
+    axes.plot([last] * len(finals), finals, 'o', color=colour, ms=4, mew=0, gid=f'{name}, seeds')
+  axes.axhline(CHANCE, color=GREY, lw=0.8, ls=(0, (4, 3)), gid='ln 64')
+  axes.xaxis.set_major_formatter(EngFormatter(sep=''))
+  axes.set(xlabel='training tokens', ylabel='validation loss (nats a symbol)', yscale='log')
+  axes.legend(loc='lower left')
+  return figure
+
+
+REPRODUCTION = Reproduction(
+  claim='In 16 layers without warm-up Post-LN learns nothing of a copy task that Pre-LN and DeepNorm solve.',
+  source='Reported for Adam at 3e-4, width 128, 64 symbols, 1,500 steps; depends on the rate',
+  expected=(
+    between(
+      'post', 'Post-LN: final loss, nats a symbol (ln 64 = 4.159)', CHANCE - 0.02, CHANCE + 0.05, over_seeds=True
+    ),
+    at_most('pre', 'Pre-LN: the same', 0.001, over_seeds=True),
+    at_most('deepnorm', 'DeepNorm: the same', 0.001, over_seeds=True),
+  ),
+  seconds=7200,
+  draw=draw,
+  caption=(
+    'Validation loss on strings of 64 symbols to be copied; lines: means over seeds, points: the final loss of each; '
+    'dashed: ln 64. The ratio of first to last layer gradient at initial values does not tell which variant trains.'
+  ),
+  read=read,
+  drift=0.1,
+)

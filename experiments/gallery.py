@@ -1,0 +1,92 @@
+"""What a person reads at the end of `experiments.reproduce`: the table, and report.html with everything in one file."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from experiments import figure_style, page
+from experiments.drawn import drawn_numbers
+from experiments.findings import Finding, judge_all, overall
+from experiments.record import Record
+from experiments.reproduction import Reproduction
+from training.files import write_atomically, write_json
+
+COLOURS = {'reproduced': 'green', 'not reproduced': 'red', 'inconclusive': 'yellow'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+  """A reproduction as it is told and drawn.
+
+  Attributes:
+    reproduction: what was declared.
+    record: its measured.json.
+    findings: one for each expected value.
+    image: its figure, as the address of an image.
+  """
+
+  reproduction: Reproduction
+  record: Record
+  findings: tuple[Finding, ...]
+  image: str
+
+  @property
+  def verdict(self) -> str:
+    """The worst of the findings."""
+    return overall(self.findings)
+
+
+def draw(reproduction: Reproduction, record: Record, directory: Path) -> Shown:
+  """Judges and draws a reproduction from its record alone.
+
+  Args:
+    reproduction: what was declared.
+    record: its measured.json.
+    directory: where <name>.png, .pdf, .svg and .json go.
+  """
+  figure = figure_style.styled(reproduction.draw)(record['measured'])
+  image = page.embed(figure_style.save(figure, directory, reproduction.name)[-1])
+  provenance = {key: value for key, value in record.items() if key != 'measured'}
+  write_json(directory / f'{reproduction.name}.json', {**provenance, 'drawn': drawn_numbers(figure)})
+  return Shown(reproduction, record, tuple(judge_all(reproduction, record['measured'])), image)
+
+
+def details(one: Shown) -> Table:
+  """The expected values of a reproduction beside what was measured, a line each, for a terminal of 100 columns."""
+  title = Text.assemble((one.reproduction.name, 'bold'), f': {one.reproduction.claim}')
+  view = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, pad_edge=False)
+  for column in ('', 'expected', 'measured', 'verdict'):
+    view.add_column(column, overflow='fold')
+  for finding in one.findings:
+    verdict = Text(finding.verdict, style=COLOURS[finding.verdict])
+    view.add_row(Text(finding.says), Text(finding.expected), Text(finding.measured), verdict)
+  return view
+
+
+def table(shown: Sequence[Shown]) -> Table:
+  """A line for each reproduction."""
+  view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+  for column in ('reproduction', 'claim', 'verdict', 'time'):
+    view.add_column(column, justify='right' if column == 'time' else 'left')
+  for one in shown:
+    met = sum(finding.verdict == 'reproduced' for finding in one.findings)
+    verdict = Text(f'{one.verdict}\n{met} of {len(one.findings)} values', style=COLOURS[one.verdict])
+    view.add_row(one.reproduction.name, Text(one.reproduction.claim), verdict, f'{one.record["seconds"]:.0f} s')
+  return view
+
+
+def write_page(shown: Sequence[Shown], missing: Sequence[str], path: Path) -> Path:
+  """Writes the page: every reproduction with claim, expected, measured, verdict, figure and command; one file.
+
+  Args:
+    shown: in the order of the page.
+    missing: a line for each that is not there, saying why.
+    path: of the page.
+  """
+  counts: dict[str, Any] = {verdict: sum(one.verdict == verdict for one in shown) for verdict in COLOURS}
+  return write_atomically(path, page.render('gallery.html.j2', shown=shown, counts=counts, missing=missing))

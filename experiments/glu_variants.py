@@ -1,0 +1,78 @@
+"""Does a gate in the feed-forward help at equal parameters? Shazeer's eight activations.
+
+Shazeer 2020, GLU Variants Improve Transformer, table 1: held-out log-perplexity at 65,536 steps ReLU 1.997, GELU 1.983,
+Swish 1.994, GLU 1.982, Bilinear 1.960, ReGLU 1.953, GEGLU 1.942, SwiGLU 1.944; standard deviation .003 to .010.
+
+Command: python train.py --experiment=glu_variants
+         python -m experiments.reproduce --only=glu_variants
+Time: not run as declared; 40 runs, each as long as one of experiments/block.py.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.experiment import Experiment
+from experiments.figure_style import BLACK, COLOURS, GREY, new_figure
+from experiments.grid import final_losses
+from experiments.reproduction import Measured, Reproduction, at_most, exactly
+from experiments.runs import ExperimentRuns
+
+PUBLISHED = {
+  'relu': 1.997, 'gelu': 1.983, 'silu': 1.994, 'glu': 1.982, 'bilinear': 1.960, 'reglu': 1.953, 'geglu': 1.942,
+  'swiglu': 1.944,
+}  # fmt: skip
+GATED = ('glu', 'bilinear', 'reglu', 'geglu', 'swiglu')
+
+EXPERIMENT = Experiment(
+  question='Does a gate in the feed-forward help at equal parameters?',
+  variants={name: {'model.feed_forward': name} for name in PUBLISHED},
+)
+
+
+def read(found: ExperimentRuns) -> dict:
+  """Final losses by seed and variant, their difference to ReLU's, and parameters over ReLU's."""
+  losses = {name: final_losses(found, name) for name in PUBLISHED}
+  parameters = {run.variant: run.result['parameters'] for run in found.runs}
+  return {
+    'unit': found.measure.unit,
+    'losses': losses,
+    'parameters': [parameters[name] / parameters['relu'] for name in PUBLISHED],
+    'gated_minus_relu': np.mean([losses[name] for name in GATED], 0) - losses['relu'],
+    **{f'{name}_minus_relu': losses[name] - losses['relu'] for name in ('geglu', 'swiglu')},
+  }
+
+
+def draw(measured: Measured) -> Figure:
+  """A row a variant: seeds as points, their mean as a bar."""
+  figure = new_figure(2.8)
+  axes = figure.add_subplot()
+  for row, name in enumerate(PUBLISHED):
+    values = np.array(measured['losses'][name], float)
+    colour = COLOURS[0] if name in GATED else BLACK
+    axes.plot(values, row + np.linspace(-0.2, 0.2, len(values)), 'o', color=colour, ms=3.5, mew=0, gid=name)
+    axes.plot([values.mean()], [row], '|', color=colour, ms=14, mew=1.6, gid=f'{name}, mean')
+  axes.axvline(np.mean(measured['losses']['relu']), color=GREY, lw=0.8, ls=(0, (4, 3)))
+  axes.set(xlabel=f'final validation loss ({measured["unit"]})', ylim=(len(PUBLISHED) - 0.5, -0.5))
+  axes.set_yticks(range(len(PUBLISHED)), list(PUBLISHED))
+  axes.grid(visible=False, axis='y')
+  return figure
+
+
+REPRODUCTION = Reproduction(
+  claim='At equal parameters gated feed-forwards reach a lower loss than ReLU, GEGLU and SwiGLU the lowest.',
+  source='Shazeer 2020, GLU Variants Improve Transformer, table 1',
+  expected=(
+    exactly('parameters', 'parameters over those of ReLU', (1,) * len(PUBLISHED), 0.002),
+    at_most('gated_minus_relu', 'mean of the five gated minus ReLU', 0, over_seeds=True),
+    at_most('geglu_minus_relu', 'GEGLU minus ReLU (published: -0.055 nats)', 0, over_seeds=True),
+    at_most('swiglu_minus_relu', 'SwiGLU minus ReLU (published: -0.053 nats)', 0, over_seeds=True),
+  ),
+  seconds=1200,
+  draw=draw,
+  caption=(
+    'Final validation loss by activation. Points: seeds, each paired with the same seed of the others; bars: means. '
+    'Vermilion: gated; dashed: the mean of ReLU. All at one learning rate.'
+  ),
+  read=read,
+  drift=0.02,
+)

@@ -1,0 +1,136 @@
+"""Gradients as a table for a terminal: one row a sublayer with a bar, or one row a depth."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from experiments import statistics
+from experiments.gradients import Measured
+from training.measures import SUBLAYERS
+
+WIDE, NARROW = 16, 10  # characters of a bar
+EIGHTHS = ' ▏▎▍▌▋▊▉█'
+LOGARITHMIC = 20  # times: beyond this range a bar shows the logarithm
+LAST_KERNEL = 'grad_norm/feed_forward/down'
+
+
+def by_sublayer(measured: Sequence[Measured]) -> Table:
+  """One row a sublayer; for each subject its norms, a bar of the total, the cosine and the gain."""
+  detailed = len(measured) == 1  # side by side there is less room
+  totals = np.concatenate([[*one.mean('total').ravel(), float(one.mean('output'))] for one in measured])
+  low, high = float(totals.min()), float(totals.max())
+  scale = f'; bars: logarithm, {low:.2g} to {high:.2g}' if _logarithmic(low, high) else ''
+  batches = len(measured[0].samples['loss'])
+  losses = '; '.join(f'{one.label}: {number(one.mean("loss"), one.half_width("loss"))}' for one in measured)
+  view = Table(
+    title=Text(f'gradient in the stream at the input of each sublayer, nats a unit{scale}'),
+    caption=Text(
+      'norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens, so they do not depend on the batch; '
+      f'±: 95% interval over {batches} batches; cosine: between the skip and the branch part; '
+      f'gain: the total over that at the output of the sublayer\nloss in nats a token: {losses}'
+    ),
+    title_justify='left', caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
+  )  # fmt: skip
+  view.add_column('layer', justify='right')
+  view.add_column('sublayer', no_wrap=True)
+  for one in measured:
+    view.add_column(one.label.replace(', ', '\n') + '\ntotal', justify='right', no_wrap=True)
+    view.add_column('', no_wrap=True)
+    for name in ('skip', 'branch', 'cosine', 'gain') if detailed else ('cosine',):
+      view.add_column(name, justify='right', no_wrap=True)
+  for layer in range(max(one.layers for one in measured)):
+    for k, sublayer in enumerate(SUBLAYERS):
+      cells = [cell for one in measured for cell in _sublayer_cells(one, layer, k, low, high, detailed)]
+      view.add_row('' if k else str(layer), sublayer, *cells)
+  cells = []
+  for one in measured:
+    output, half = float(one.mean('output')), float(one.half_width('output'))
+    cells += _total_cells(output, half, low, high, detailed) + [''] * (4 if detailed else 1)
+  view.add_row('', 'output', *cells)
+  return view
+
+
+def _sublayer_cells(one: Measured, layer: int, k: int, low: float, high: float, detailed: bool) -> list[str]:
+  if layer >= one.layers:
+    return [''] * (6 if detailed else 3)
+  total = _total_cells(one.mean('total')[layer, k], one.half_width('total')[layer, k], low, high, detailed)
+  skip, branch, cosine, gain = (one.mean(name)[layer, k] for name in ('skip', 'branch', 'cosine', 'gain'))
+  if not detailed:
+    return [*total, f'{cosine:+.2f}']
+  return [*total, number(skip), number(branch), f'{cosine:+.2f}', number(gain)]
+
+
+def _total_cells(value: float, half: float, low: float, high: float, detailed: bool) -> list[str]:
+  return [number(value, half if detailed else None), bar(value, low, high, WIDE if detailed else NARROW)]
+
+
+def by_depth(measured: Sequence[Measured]) -> Table:
+  """One row a depth: the gradient at both ends of the stack, and of the last feed-forward's output kernel."""
+  last = [one.mean(LAST_KERNEL)[-1] for one in measured]
+  view = Table(
+    title=Text(f'{measured[0].subject.name}: gradients at the initial values, by depth'),
+    caption=Text(
+      'stream: norm over tokens, sqrt(n sum_t |g_t|^2), in nats a unit; kernel: the gradient averaged over the batch, '
+      f'then its Frobenius norm; ±: 95% interval over {len(measured[0].samples["loss"])} batches, '
+      f'each with initial values of its own\n{exponent_words(measured)}'
+    ),
+    title_justify='left', caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
+  )  # fmt: skip
+  view.add_column('layers', justify='right')
+  for name in ('stream, first layer', 'stream, output', 'first over output', 'last feed-forward kernel', ''):
+    view.add_column(name, justify='right' if name else 'left')
+  for one in measured:
+    first, output = one.samples['total'][:, 0, 0], one.samples['output']
+    view.add_row(
+      str(one.layers),
+      number(first.mean(), statistics.half_width(first)),
+      number(output.mean(), statistics.half_width(output)),
+      number((first / output).mean(), statistics.half_width(first / output)),
+      number(one.mean(LAST_KERNEL)[-1], one.half_width(LAST_KERNEL)[-1]),
+      bar(one.mean(LAST_KERNEL)[-1], min(last), max(last), WIDE),
+    )
+  return view
+
+
+def exponent(measured: Sequence[Measured], measure: str = LAST_KERNEL) -> tuple[float, float]:
+  """How a measure of the last layer goes with depth: the log-log slope, and its half-width.
+
+  One least-squares line for each batch, with its own initial values; their mean, and its 95% interval (Student's t).
+  """
+  norms = np.array([one.samples[measure][:, -1] for one in measured]).T  # (batch, depth)
+  slopes = statistics.exponent([one.layers for one in measured], norms)
+  return float(slopes.mean()), float(statistics.half_width(slopes))
+
+
+def exponent_words(measured: Sequence[Measured]) -> str:
+  """The exponent as a line."""
+  if len(measured) < 2:
+    return 'one depth gives no exponent'
+  slope, half = exponent(measured)
+  return f'last feed-forward kernel: depth^({slope:+.3f} ± {half:.3f})'
+
+
+def number(value, half=None) -> str:
+  """Three digits, and what the interval adds and takes away."""
+  text = f'{value:.3g}' if 1e-3 <= abs(value) < 1e4 or value == 0 else f'{value:.1e}'
+  return text if half is None or not math.isfinite(half) else f'{text} ±{half:.1g}'
+
+
+def bar(value: float, low: float, high: float, width: int) -> str:
+  """A bar of up to `width` characters, in eighths; from 0, or between logarithms where the range is wide."""
+  if not math.isfinite(value) or value <= 0:
+    return ''
+  if _logarithmic(low, high):
+    share = (math.log(value / low) / math.log(high / low) * (width - 1) + 1) / width
+  else:
+    share = value / high
+  eighths = max(1, round(share * width * 8))
+  return '█' * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+def _logarithmic(low: float, high: float) -> bool:
+  return 0 < low < high / LOGARITHMIC

@@ -1,0 +1,75 @@
+"""Over how wide a range of learning rates does a model train, with and without QK norm, and under Post-LN?
+
+Wortsman et al. 2023, Small-scale proxies for large-scale Transformer training instabilities, figure 1.
+
+Command: python train.py --experiment=lr_sensitivity
+         python -m experiments.reproduce --only=lr_sensitivity
+Time: not run as declared; 105 runs, each as long as one of experiments/block.py.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.experiment import Changes, Experiment
+from experiments.figure_style import BLACK, COLOURS, VARIANT_COLOURS, new_figure
+from experiments.grid import losses_over_rates, over_rates, sensitivity
+from experiments.reproduction import Measured, Reproduction, at_least, at_most
+from experiments.runs import ExperimentRuns
+
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+SETTINGS: dict[str, Changes] = {
+  'pre': {},
+  'pre_qk_norm': {'model.qk_norm': True},
+  'post': {'model.norm_placement': 'post'},
+}
+LOOKS = {'pre': (BLACK, 'o'), 'pre_qk_norm': (COLOURS[1], 's'), 'post': (VARIANT_COLOURS['post'], 'D')}
+
+EXPERIMENT = Experiment(
+  question='Over how wide a range of learning rates does a model train?', variants=over_rates(SETTINGS, RATES)
+)
+
+
+def read(found: ExperimentRuns) -> dict:
+  """Losses by setting, (seeds, rates), the sensitivity of each by seed, and what QK norm takes off it."""
+  losses = {name: losses_over_rates(found, name, RATES) for name in SETTINGS}
+  each = {name: sensitivity(values) for name, values in losses.items()}
+  return {
+    'rates': RATES,
+    'unit': found.measure.unit,
+    'losses': losses,
+    'sensitivity': each,
+    'qk_norm': each['pre_qk_norm'] - each['pre'],
+    'post': each['post'] - each['pre'],
+  }
+
+
+def draw(measured: Measured) -> Figure:
+  """Final loss against learning rate: seeds as points, means as lines, the sensitivity in the legend."""
+  figure = new_figure(2.9)
+  axes = figure.add_subplot()
+  for name, (colour, marker) in LOOKS.items():
+    values = np.array(measured['losses'][name], float)
+    label = f'{name} (sensitivity {np.mean(measured["sensitivity"][name]):.2f})'
+    axes.plot(measured['rates'], values.T, marker, color=colour, ms=2.5, mew=0, alpha=0.5)
+    axes.plot(measured['rates'], values.mean(0), color=colour, lw=1.5, label=label, gid=name)
+  axes.set(xlabel='learning rate', ylabel=f'final validation loss\n({measured["unit"]})', xscale='log')
+  figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
+  return figure
+
+
+REPRODUCTION = Reproduction(
+  claim='QK norm widens the range of learning rates over which a model trains.',
+  source='Wortsman et al. 2023, figure 1 and section 2.3',
+  expected=(
+    at_most('qk_norm', 'sensitivity with QK norm minus without', 0, over_seeds=True),
+    at_least('post', 'sensitivity of Post-LN minus that of Pre-LN', 0, over_seeds=True),
+  ),
+  seconds=3000,
+  draw=draw,
+  caption=(
+    'Final validation loss against learning rate. Points: seeds; lines: means. Sensitivity: the mean over the rates of '
+    'the loss less the best. A diverged run counts as the loss at its start.'
+  ),
+  read=read,
+  drift=0.05,
+)

@@ -1,0 +1,147 @@
+"""What a reproduction leaves behind: measured.json with all that made it, and what it gave when last run here."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.findings import Finding, overall
+from experiments.reproduction import Reproduction, spell
+from training.config import ConfigError
+from training.environment import environment
+from training.files import read_json, write_json
+
+PROJECT = Path(__file__).parent.parent
+EXPECTED = Path(__file__).parent / 'expected'
+FLOOR = 1e-5  # differences below this are rounding, whatever the value
+
+Record = Mapping[str, Any]  # what measured.json holds
+
+
+def command(name: str, scale: str) -> str:
+  """What a person types to make a reproduction again."""
+  return f'python -m experiments.reproduce --only={name}' + (f' --scale={scale}' if scale != 'small' else '')
+
+
+def make_record(reproduction: Reproduction, scale: str, measured: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+  """The content of measured.json: the numbers, and what made them."""
+  settings = plain(reproduction.at_scale(scale))
+  return {
+    'reproduction': reproduction.name,
+    'command': command(reproduction.name, scale),
+    'scale': scale,
+    'settings': settings,
+    'seeds': settings.get('seeds'),
+    'seconds': round(seconds, 1),
+    'code_revision': code_revision(),
+    'data_checksum': None,
+    **environment(),
+    'measured': plain(measured),
+  }
+
+
+def read_record(path: Path, reproduction: Reproduction) -> dict[str, Any]:
+  """Reads a measured.json.
+
+  Raises:
+    ConfigError: if there is none, it is damaged, or it lacks a number that is expected now; saying what to run.
+  """
+  again = f'make it with {command(reproduction.name, "small")} --workdir={path.parents[2]}'
+  record = read_json(path)
+  if record is None:
+    raise ConfigError(f'there is no {path}: {again}')
+  missing = [name for name in ('command', 'settings', 'seconds', 'measured') if name not in record]
+  if not missing:
+    missing = [one.quantity for one in reproduction.expected if one.quantity not in record['measured']]
+  if missing:
+    raise ConfigError(f'{path} has no {missing[0]!r}: {again}')
+  return record
+
+
+def plain(value: Any) -> Any:
+  """The value as JSON has it: arrays as lists, numbers that are not finite as None."""
+  if isinstance(value, Mapping):
+    return {str(key): plain(one) for key, one in value.items()}
+  if isinstance(value, str | bool | int | None):
+    return value
+  if isinstance(value, list | tuple):
+    return [plain(one) for one in value]
+  array = np.asarray(value)
+  if array.ndim:
+    return [plain(one) for one in array]
+  return plain(array.item()) if not isinstance(value, float) else value if np.isfinite(value) else None
+
+
+def code_revision() -> str | None:
+  """The commit of the checkout this file lies in, with `+changes` if it is not clean; None outside of one."""
+  answers = []
+  for question in (['rev-parse', 'HEAD'], ['status', '--porcelain', '--untracked-files=no']):
+    try:
+      answer = subprocess.run(['git', '-C', str(PROJECT), *question], capture_output=True, text=True)
+    except FileNotFoundError:  # no git on this machine
+      return None
+    if answer.returncode or not (PROJECT / '.git').exists():
+      return None
+    answers.append(answer.stdout.strip())
+  return answers[0] + ('+changes' if answers[1] else '')
+
+
+def machine() -> str:
+  """Cores and processor, as `2 cores, AMD EPYC`."""
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+  cpuinfo = Path('/proc/cpuinfo')
+  models = (
+    [line for line in cpuinfo.read_text().splitlines() if line.startswith('model name')] if cpuinfo.exists() else []
+  )
+  return f'{cores} cores, {models[0].partition(":")[2].strip() if models else platform.machine()}'
+
+
+def write_expected(reproduction: Reproduction, findings: Sequence[Finding], date: str) -> Path:
+  """Writes experiments/expected/<name>.json, which `moved` compares later runs with."""
+  values = {
+    expected.quantity: {'says': finding.says, 'value': finding.value, 'tolerance': _tolerance(reproduction, finding)}
+    for expected, finding in zip(reproduction.expected, findings, strict=True)
+  }
+  content = {'verdict': overall(findings), 'date': date, 'machine': machine(), 'values': values}
+  return write_json(EXPECTED / f'{reproduction.name}.json', content)
+
+
+def _tolerance(reproduction: Reproduction, finding: Finding) -> float:
+  largest = float(np.max(np.abs(finding.value))) if finding.value is not None else 0.0
+  return float(f'{max(FLOOR, reproduction.drift * largest):.2g}')
+
+
+def moved(reproduction: Reproduction, findings: Sequence[Finding]) -> list[str]:
+  """What is not as it was when last run here, a line each.
+
+  Raises:
+    ConfigError: if nothing was kept for this reproduction.
+  """
+  kept = read_json(EXPECTED / f'{reproduction.name}.json')
+  if kept is None:
+    raise ConfigError(
+      f'{reproduction.name}: nothing in experiments/expected to check against: '
+      f'{command(reproduction.name, "small")} --update_expected'
+    )
+  lines = []
+  for expected, finding in zip(reproduction.expected, findings, strict=True):
+    before = kept['values'].get(expected.quantity)
+    if before is None:
+      lines.append(f'{expected.quantity}: new')
+    elif not _alike(before['value'], finding.value, before['tolerance']):
+      lines.append(f'{expected.quantity} ({finding.says}): {spell(before["value"])} then, {spell(finding.value)} now')
+  gone = set(kept['values']) - {expected.quantity for expected in reproduction.expected}
+  lines += [f'{quantity}: gone' for quantity in sorted(gone)]
+  if kept['verdict'] != overall(findings):
+    lines.append(f'{kept["verdict"]} then, {overall(findings)} now')
+  return lines
+
+
+def _alike(before: Any, now: Any, tolerance: float) -> bool:
+  if before is None or now is None:
+    return before is now
+  return np.shape(before) == np.shape(now) and bool(np.all(np.abs(np.subtract(before, now)) <= tolerance))

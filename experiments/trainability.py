@@ -1,0 +1,95 @@
+"""At which depths and learning rates does a model learn anything: Pre-Norm, Post-LN, no residual?
+
+Command: python train.py --experiment=trainability
+         python -m experiments.reproduce --only=trainability
+Time: not run as declared; 240 runs, of which one of 12 layers takes as long as one of experiments/block.py.
+"""
+
+import itertools
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.experiment import Changes, Experiment
+from experiments.figure_style import BLACK, new_figure
+from experiments.grid import final_losses, over_rates
+from experiments.reproduction import Measured, Reproduction, at_least, exactly
+from experiments.runs import ExperimentRuns
+
+DEPTHS = (3, 6, 12, 24)
+RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+WIRINGS: dict[str, Changes] = {
+  'pre': {},
+  'post': {'model.norm_placement': 'post'},
+  'no_residual': {'model.attention_residual': 0.0, 'model.feed_forward_residual': 0.0},
+}
+
+EXPERIMENT = Experiment(
+  question='At which depths and learning rates does a model learn anything?',
+  variants=over_rates(
+    {
+      f'{wiring}_{depth}': {**changes, 'model.num_layers': depth}
+      for (wiring, changes), depth in itertools.product(WIRINGS.items(), DEPTHS)
+    },
+    RATES,
+  ),
+  base={'model.unroll': 1},
+)
+
+
+def read(found: ExperimentRuns) -> dict:
+  """Mean final loss and share of runs that learned by wiring, (depths, rates)."""
+  loss, share = {}, {}
+  for wiring in WIRINGS:
+    names = [[f'{wiring}_{depth}_{rate:g}' for rate in RATES] for depth in DEPTHS]
+    loss[wiring] = np.array([[final_losses(found, name).mean() for name in row] for row in names])
+    share[wiring] = np.array([[np.mean([run.learned for run in found.of(name)]) for name in row] for row in names])
+  return {
+    'unit': found.measure.unit,
+    'loss': loss,
+    'share': share,
+    'pre': share['pre'].min(),
+    'no_residual': share['no_residual'][DEPTHS.index(12) :].max(),
+    'no_residual_3': share['no_residual'][0].max(),
+  }
+
+
+def draw(measured: Measured) -> Figure:
+  """A map a wiring: mean final loss by depth and rate, with the share of runs that learned where not all did."""
+  figure = new_figure(2.3)
+  panels = figure.subplots(1, len(WIRINGS), sharey=True)
+  every = np.concatenate([np.ravel(np.array(measured['loss'][wiring], float)) for wiring in WIRINGS])
+  limits = {'vmin': float(every.min()), 'vmax': float(every.max())}
+  for axes, wiring in zip(panels, WIRINGS, strict=True):
+    values, shares = np.array(measured['loss'][wiring], float), np.array(measured['share'][wiring], float)
+    image = axes.imshow(values, cmap='cividis', origin='lower', aspect='auto', **limits)
+    for (row, column), share in np.ndenumerate(shares):
+      if share < 1:
+        colour = BLACK if values[row, column] > np.mean(list(limits.values())) else 'white'
+        axes.text(column, row, f'{share:.0%}', ha='center', va='center', fontsize=7, color=colour)
+    axes.set(title=wiring, xlabel='learning rate')
+    axes.set_xticks(range(len(RATES)), [f'{rate:g}' for rate in RATES], rotation=90)
+    axes.grid(visible=False)
+  panels[0].set_yticks(range(len(DEPTHS)), [str(depth) for depth in DEPTHS])
+  panels[0].set_ylabel('layers')
+  figure.colorbar(image, ax=panels, label=f'final loss\n({measured["unit"]})')
+  return figure
+
+
+REPRODUCTION = Reproduction(
+  claim='With a residual and Pre-Norm every depth trains; without a residual deep models learn nothing at any rate.',
+  source='He et al. 2016, Identity Mappings in Deep Residual Networks, table 1 (no shortcut fails)',
+  expected=(
+    exactly('pre', 'Pre-Norm: smallest share of runs that learned, over depths and rates', 1),
+    exactly('no_residual', 'no residual, 12 layers and more: largest share', 0),
+    at_least('no_residual_3', 'no residual, 3 layers: largest share', 0.5),
+  ),
+  seconds=6000,
+  draw=draw,
+  caption=(
+    'Mean final validation loss by depth and learning rate; in per cent the share of runs that learned (ended better '
+    'than the unigram entropy) where not all did. A diverged run counts as the loss at its start.'
+  ),
+  read=read,
+  drift=0.05,
+)

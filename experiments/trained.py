@@ -1,0 +1,52 @@
+"""Reproductions that are read from runs: their EXPERIMENT is trained as train.py would, and its runs are measured."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from configs.flags import load_config
+from experiments import plan, record, registry
+from experiments import runs as experiment_runs
+from experiments.conduct import conduct
+from experiments.reproduction import Reproduction
+from experiments.runs import SEED_PATHS
+from training.config import ConfigError
+
+FULL_CONFIG = 'configs/small.py'
+
+
+def reproduce(reproduction: Reproduction, scale: str, workdir: Path, console: Console) -> dict[str, Any]:
+  """Trains the runs that are not finished, and makes the record of what all of them show.
+
+  Args:
+    reproduction: one with `read`; the file it is in declares the experiment.
+    scale: `full` trains at the scale of configs/small.py, in a workdir of its own.
+    workdir: where the experiment's runs are.
+    console: where to print.
+
+  Raises:
+    ConfigError: if a run cannot be, or none was finished.
+  """
+  assert reproduction.read is not None
+  experiment = registry.find_experiment(reproduction.name)
+  if scale == 'full':
+    workdir = workdir / 'full'
+  config = load_config(str(record.PROJECT / (FULL_CONFIG if scale == 'full' else experiment.config)))
+  runs = plan.plan_runs(experiment, config, reproduction.at_scale(scale), workdir)
+  if conduct(experiment, runs, 0, console, record.command(reproduction.name, scale)):
+    raise ConfigError(f'a run of {experiment.name} failed: {record.command(reproduction.name, scale)} repeats it alone')
+  found = experiment_runs.load(experiment, workdir / experiment.name)
+  made = record.make_record(
+    reproduction, scale, reproduction.read(found), sum(run.result['seconds'] for run in found.runs)
+  )
+  first = found.runs[0]
+  return {
+    **made,
+    'settings': {path: value for path, value in first.config.items() if path not in SEED_PATHS},
+    'seeds': list(experiment.seeds),
+    'data_checksum': first.result.get('data_checksum'),
+    'device': first.result.get('device'),
+    'layout': first.result.get('layout'),
+    'versions': first.result.get('versions'),
+  }

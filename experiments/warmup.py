@@ -1,0 +1,82 @@
+"""Which placement needs a warm-up of the learning rate, at its best rate?
+
+Xiong et al. 2020, On Layer Normalization in the Transformer Architecture, figure 2 (IWSLT14: Post-LN BLEU 8.45 without
+warm-up, about 34 with; Pre-LN about 34 without).
+
+Command: python train.py --experiment=warmup
+         python -m experiments.reproduce --only=warmup
+Time: not run as declared; 80 runs, each as long as one of experiments/block.py.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.experiment import Changes, Experiment
+from experiments.figure_style import VARIANT_COLOURS, new_figure
+from experiments.grid import losses_over_rates, over_rates
+from experiments.reproduction import Measured, Reproduction, at_least, at_most
+from experiments.runs import ExperimentRuns
+from experiments.statistics import MARGIN_BITS
+
+RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+SETTINGS: dict[str, Changes] = {
+  'pre_warmup': {},
+  'pre_no_warmup': {'optimizer.warmup_steps': 0},
+  'post_warmup': {'model.norm_placement': 'post'},
+  'post_no_warmup': {'model.norm_placement': 'post', 'optimizer.warmup_steps': 0},
+}
+
+EXPERIMENT = Experiment(
+  question='Which placement needs a warm-up of the learning rate, at its best rate?',
+  variants=over_rates(SETTINGS, RATES),
+  base={'optimizer.warmup_steps': 20, 'model.init_depth_scale': False},
+)
+
+
+def read(found: ExperimentRuns) -> dict:
+  """Losses by setting, (seeds, rates), and what leaving warm-up out costs each placement at its best rates, by seed."""
+  losses = {name: losses_over_rates(found, name, RATES) for name in SETTINGS}
+  best = {name: values.min(1) for name, values in losses.items()}
+  return {
+    'rates': RATES,
+    'unit': found.measure.unit,
+    'losses': losses,
+    **{f'{p}_cost': best[f'{p}_no_warmup'] - best[f'{p}_warmup'] for p in ('pre', 'post')},
+  }
+
+
+def draw(measured: Measured) -> Figure:
+  """Final loss against learning rate: seeds as points, means as lines; dashed without warm-up."""
+  figure = new_figure(2.9)
+  axes = figure.add_subplot()
+  for name in SETTINGS:
+    placement, _, setting = name.partition('_')
+    values, colour = np.array(measured['losses'][name], float), VARIANT_COLOURS[placement]
+    line = '--' if setting == 'no_warmup' else '-'
+    axes.plot(measured['rates'], values.T, 'o', color=colour, ms=2.5, mew=0, alpha=0.5)
+    axes.plot(measured['rates'], values.mean(0), line, color=colour, lw=1.5, label=name.replace('_', ' '), gid=name)
+  axes.set(xlabel='learning rate', ylabel=f'final validation loss\n({measured["unit"]})', xscale='log')
+  axes.set_xticks(measured['rates'], [f'{rate:g}' for rate in measured['rates']])
+  axes.minorticks_off()
+  figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
+  return figure
+
+
+REPRODUCTION = Reproduction(
+  claim='Post-LN needs a warm-up of the learning rate, Pre-LN does not.',
+  source='Xiong et al. 2020, figure 2',
+  expected=(
+    at_least(
+      'post_cost', 'Post-LN: loss without warm-up minus with, each at its best rate', MARGIN_BITS, over_seeds=True
+    ),
+    at_most('pre_cost', 'Pre-LN: the same', MARGIN_BITS, over_seeds=True),
+  ),
+  seconds=2100,
+  draw=draw,
+  caption=(
+    'Final validation loss against learning rate, with a warm-up of 20 of 300 steps and without, no depth scale. '
+    'Points: seeds; lines: means. A diverged run counts as the loss at its start.'
+  ),
+  read=read,
+  drift=0.02,
+)

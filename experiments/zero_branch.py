@@ -1,0 +1,100 @@
+"""With both branches at zero, what leaves a block: its input, the norm of its input, or nothing?
+
+Command: python -m experiments.reproduce --only=zero_branch
+Time: 10 seconds.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from matplotlib.figure import Figure
+
+from experiments.by_hand import NO_TAPS, by_hand
+from experiments.figure_style import GREY, VARIANT_COLOURS, new_figure
+from experiments.reproduction import Measured, Reproduction, at_least, at_most, exactly
+from model import ModelConfig
+from model.block import Block
+from model.norm import LayerNorm
+
+BOTH = {'attention_residual': 0.0, 'feed_forward_residual': 0.0}
+IDENTITY = ('pre', 'sandwich', 'res_post', 'none', 'parallel', 'rezero')
+BLOCKS: dict[str, dict[str, Any]] = {
+  'pre': {},
+  'sandwich': {'norm_placement': 'sandwich'},
+  'res_post': {'norm_placement': 'res_post'},
+  'none': {'norm_placement': 'none'},
+  'parallel': {'parallel': True},
+  'rezero': {'rezero': True},
+  'post': {'norm_placement': 'post'},
+  'deepnorm': {'norm_placement': 'deepnorm'},
+  'pre, first x + dropped': {'attention_residual': 0.0},
+  'pre, both x + dropped': BOTH,
+  'none, both x + dropped': {'norm_placement': 'none', **BOTH},
+  'post, both x + dropped': {'norm_placement': 'post', **BOTH},
+}
+
+
+def measure(d_model: int, positions: int, input_scale: float) -> dict:
+  """|y|/|x| by wiring, for Gaussian x of standard deviation `input_scale`; and how far y is from x, N(x) and 0."""
+  x_BTD = input_scale * jax.random.normal(jax.random.key(0), (1, positions, d_model))
+  outputs = jax.jit(functools.partial(through_each, d_model))(x_BTD)
+  norm = LayerNorm(d_model, use_bias=False)
+  norm.gain[...] = jnp.ones(d_model)
+  return {
+    'ratio': {name: jnp.linalg.norm(y) / jnp.linalg.norm(x_BTD) for name, y in outputs.items()},
+    'from_input': jnp.stack([jnp.max(jnp.abs(outputs[name] - x_BTD)) for name in IDENTITY]),
+    'post_from_norm': jnp.max(jnp.abs(outputs['post'] - norm(x_BTD))),
+    'deepnorm_from_norm': jnp.max(jnp.abs(outputs['deepnorm'] - norm(x_BTD))),
+    'dropped': jnp.stack([jnp.max(jnp.abs(outputs[name])) for name in BLOCKS if 'dropped' in name]),
+    'post_from_input': jnp.linalg.norm(outputs['post'] - x_BTD) / jnp.linalg.norm(x_BTD),
+  }
+
+
+def through_each(d_model: int, x_BTD: jax.Array) -> dict[str, jax.Array]:
+  """What leaves each block with branches at zero."""
+  configs = {name: ModelConfig(d_model=d_model, norm='layer', **changes) for name, changes in BLOCKS.items()}
+  return {name: by_hand(Block, config, {})(x_BTD, NO_TAPS)[0] for name, config in configs.items()}
+
+
+def draw(measured: Measured) -> Figure:
+  """A bar a wiring."""
+  figure = new_figure(2.9)
+  axes = figure.add_subplot()
+  names = list(BLOCKS)
+  colours = [VARIANT_COLOURS[_kind(name)] for name in names]
+  axes.barh(names, [measured['ratio'][name] for name in names], color=colours, height=0.6)
+  for row, name in enumerate(names):
+    axes.text(measured['ratio'][name] + 0.02, row, f'{measured["ratio"][name]:.3g}', va='center', fontsize=8)
+  axes.axvline(1, color=GREY, lw=0.8, ls=(0, (4, 3)))
+  axes.invert_yaxis()
+  axes.grid(visible=False, axis='y')
+  axes.set(xlabel='size of the output over size of the input', xlim=(0, 1.2))
+  return figure
+
+
+def _kind(name: str) -> str:
+  """The variant whose colour a block has."""
+  return 'no_residual' if 'dropped' in name else 'pre' if name in IDENTITY else 'post'
+
+
+REPRODUCTION = Reproduction(
+  claim='With branches at zero Pre-Norm returns x, without its first x + nothing, and Post-LN the LayerNorm of x.',
+  source='The article, a block whose branches are zero; He et al. 2016; Bachlechner et al. 2020',
+  expected=(
+    exactly('from_input', f'|y - x|, largest: {", ".join(IDENTITY)}', (0,) * len(IDENTITY)),
+    at_most('post_from_norm', 'post: |y - LayerNorm(x)|, largest', 1e-5),
+    at_most('deepnorm_from_norm', 'deepnorm: the same', 1e-5),
+    exactly('dropped', '|y|, largest: first x + dropped; both dropped under pre, none, post', (0,) * 4),
+    at_least('post_from_input', 'post, x of standard deviation 3: |y - x|/|x|, so not x', 0.5),
+  ),
+  seconds=10,
+  draw=draw,
+  caption=(
+    'Size of what leaves a block whose two branches are zero, over the size of its Gaussian input of standard '
+    'deviation 3. Black: returned exactly; vermilion: normed; green: without the residual.'
+  ),
+  measure=measure,
+  settings={'d_model': 64, 'positions': 32, 'input_scale': 3.0},
+)

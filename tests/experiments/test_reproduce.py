@@ -1,0 +1,234 @@
+"""The command, the record and the page, on reproductions made up here."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from rich.console import Console
+
+from experiments import drawn, figure_style, gallery, record, registry, reproduce
+from experiments.reproduction import Reproduction, at_least, exactly
+from training.config import ConfigError
+from training.files import read_json
+
+FIGURE_FILES = {'json', 'pdf', 'png', 'svg'}
+
+
+def draw(measured):
+  figure = figure_style.new_figure(2)
+  axes = figure.add_subplot()
+  axes.plot([0, 1], measured['line'], gid='the line')
+  axes.set(xlabel='time (s)', ylabel='length (m)')
+  return figure
+
+
+def make(name, offset=0.0, **changes) -> Reproduction:
+  def measure(seeds):
+    line = np.array([1 / 3, 2 / 3], np.float32) + np.float32(offset)
+    return {'line': line, 'by_seed': 5 + np.arange(seeds) + offset, 'unbounded': np.inf, 'count': np.int32(3)}
+
+  fields = {
+    'name': name, 'claim': f'Claim of {name} & <others>.', 'source': 'Someone 1999', 'seconds': 1, 'draw': draw,
+    'caption': 'A line.', 'measure': measure, 'settings': {'seeds': 4}, 'full': {'seeds': 8},
+    'expected': (
+      exactly('line', 'the line', (1 / 3, 2 / 3), 1e-6), at_least('by_seed', 'by seed', 3, over_seeds=True),
+    ),
+  }  # fmt: skip
+  return Reproduction(**{**fields, **changes})
+
+
+def broken(seeds):
+  raise RuntimeError('no luck')
+
+
+@pytest.fixture
+def there(monkeypatch, tmp_path):
+  """Four reproductions: one that holds, one that does not, one that fails, one that takes too long to be asked for."""
+  made = {
+    'good': make('good'), 'off': make('off', offset=1.0), 'fails': make('fails', measure=broken),
+    'long': make('long', seconds=2000),
+  }  # fmt: skip
+  monkeypatch.setattr(registry, 'reproduction_names', lambda: sorted(made))
+  monkeypatch.setattr(registry, 'find_reproduction', made.__getitem__)
+  monkeypatch.setattr(record, 'EXPECTED', tmp_path / 'expected')
+  return made
+
+
+def run(tmp_path, *arguments):
+  kept = flagsaver.save_flag_values(reproduce.FLAGS)
+  reproduce.FLAGS(['reproduce', f'--workdir={tmp_path / "runs"}', *arguments])
+  try:
+    return reproduce.main(Console(width=100))
+  finally:
+    flagsaver.restore_flag_values(kept, reproduce.FLAGS)
+
+
+def files(tmp_path):
+  return {path: path.read_bytes() for path in (tmp_path / 'runs/reproduce').rglob('*') if path.is_file()}
+
+
+def test_what_is_left_behind(there, tmp_path, capsys):
+  assert run(tmp_path, '--only=good,off') == 0  # a claim that does not hold is a result, not an error
+  text = capsys.readouterr().out
+  assert re.search(r'off +Claim of off & <others>\. +not reproduced', text)
+  folder = tmp_path / 'runs/reproduce'
+  assert {path.name for path in (folder / 'good').iterdir()} == {'measured.json'} | {f'good.{s}' for s in FIGURE_FILES}
+  measured = read_json(folder / 'good/measured.json')
+  assert measured['measured'] == {
+    'line': [float(np.float32(1 / 3)), float(np.float32(2 / 3))], 'by_seed': [5, 6, 7, 8],
+    'unbounded': None, 'count': 3,
+  }  # fmt: skip
+  assert measured['command'] == 'python -m experiments.reproduce --only=good'
+  assert (measured['settings'], measured['seeds']) == ({'seeds': 4}, 4)
+  assert {'device', 'layout', 'versions', 'code_revision', 'data_checksum', 'seconds'} <= set(measured)
+  figure = read_json(folder / 'good/good.json')
+  assert figure['drawn'] == [{
+    'title': '', 'x': 'time (s)', 'y': 'length (m)', 'bars': [], 'images': [],
+    'lines': [{'name': 'the line', 'x': [0, 1], 'y': measured['measured']['line']}],
+  }]  # fmt: skip
+  assert {**figure, 'drawn': None} == {**{k: v for k, v in measured.items() if k != 'measured'}, 'drawn': None}
+
+
+def test_the_page_is_one_file(there, tmp_path):
+  run(tmp_path, '--only=good,off')
+  page = (tmp_path / 'runs/reproduce/report.html').read_text()
+  assert page.count('<img src="data:image/svg+xml;base64,') == page.count('<img') == 2
+  for outside in ('http:', 'https:', '<script', '<link', '@import'):
+    assert outside not in page
+  for piece in (
+    'Claim of good &amp; &lt;others&gt;.', 'Someone 1999', 'good: reproduced', 'off: not reproduced',
+    'python -m experiments.reproduce --only=off', '1 reproduced; 1 not reproduced; 0 inconclusive', 'mean of 4 seeds',
+  ):  # fmt: skip
+    assert piece in page
+
+
+def test_from_logs_measures_nothing_and_gives_the_same_bytes(there, tmp_path):
+  run(tmp_path, '--only=good,off')
+  before = files(tmp_path)
+  for path in before:
+    if path.name != 'measured.json':
+      path.unlink()
+  there['good'] = make('good', measure=broken)
+  assert run(tmp_path, '--only=good,off', '--from_logs') == 0
+  assert files(tmp_path) == before
+
+
+def test_one_that_fails_or_is_missing_does_not_stop_the_others(there, tmp_path, capsys):
+  assert run(tmp_path, '--only=fails,good') == 1
+  output = capsys.readouterr()
+  assert 'fails FAILED: RuntimeError: no luck' in output.out
+  assert 'fails FAILED' in (tmp_path / 'runs/reproduce/report.html').read_text()
+  assert run(tmp_path, '--only=off,good', '--from_logs') == 2
+  error = capsys.readouterr().err.strip()
+  assert error.count('\n') == 0
+  assert 'off/measured.json: make it with python -m experiments.reproduce --only=off --workdir=' in error
+  assert (tmp_path / 'runs/reproduce/good/good.png').exists()
+
+
+@pytest.mark.parametrize(
+  ('content', 'says'),
+  [('{"settings": ', 'is damaged'), ('{"settings": {}}', "has no 'command'"), (None, "has no 'by_seed'")],
+)
+def test_a_record_cut_short_is_one_line(there, tmp_path, capsys, content, says):
+  run(tmp_path, '--only=good')
+  path = tmp_path / 'runs/reproduce/good/measured.json'
+  if content is None:
+    whole = read_json(path)
+    del whole['measured']['by_seed']
+    content = json.dumps(whole)
+  path.write_text(content)
+  capsys.readouterr()
+  assert run(tmp_path, '--only=good', '--from_logs') == 2
+  error = capsys.readouterr().err.strip()
+  assert error.count('\n') == 0
+  assert says in error
+
+
+def test_nothing_to_redraw_is_one_message(there, tmp_path):
+  with pytest.raises(ConfigError, match=r'reproduce holds nothing to redraw: run python -m experiments\.reproduce'):
+    run(tmp_path, '--from_logs')
+  assert not (tmp_path / 'runs').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('argument', 'says'),
+  [
+    ('--only=wroked_example', "unknown reproduction 'wroked_example': did you mean 'worked_example'?"),
+    ('--onyl=context', "unknown flag --onyl: did you mean 'only'?"),
+    ('--scale=huge', 'should be one of <small|full>'),
+    ('context', "what is 'context'? Every argument is a flag"),
+  ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, argument, says):
+  command = [sys.executable, '-m', 'experiments.reproduce', argument, f'--workdir={tmp_path / "runs"}']
+  done = subprocess.run(command, cwd=record.PROJECT, capture_output=True, text=True)
+  assert done.returncode == 2
+  assert done.stderr.count('\n') == 1
+  assert says in done.stderr
+  assert not (tmp_path / 'runs').exists()
+
+
+def test_without_names_what_fits_is_run_and_the_rest_is_named(there, tmp_path, capsys):
+  there['fails'] = make('fails')
+  run(tmp_path)
+  text = capsys.readouterr().out
+  assert 'left out: long, about 33 min: python -m experiments.reproduce --only=long' in text
+  assert not (tmp_path / 'runs/reproduce/long').exists()
+  assert (tmp_path / 'runs/reproduce/off').exists()
+
+
+def test_full_scale_runs_all_at_its_sizes(there, tmp_path, capsys):
+  run(tmp_path, '--scale=full')
+  measured = read_json(tmp_path / 'runs/reproduce/long/measured.json')
+  assert measured['settings'] == {'seeds': 8}
+  assert measured['command'].endswith('--only=long --scale=full')
+
+
+def test_check_names_what_moved(there, tmp_path, capsys):
+  assert run(tmp_path, '--only=good', '--check') == 2
+  assert 'nothing in experiments/expected to check against' in capsys.readouterr().err
+  assert run(tmp_path, '--only=good', '--update_expected') == 0
+  kept = read_json(tmp_path / 'expected/good.json')
+  assert kept['verdict'] == 'reproduced'
+  assert kept['values']['by_seed'] == {'says': 'by seed', 'value': 6.5, 'tolerance': 0.0065}
+  assert kept['machine'].endswith(record.machine().partition(', ')[2])
+  assert run(tmp_path, '--only=good', '--check') == 0
+  assert 'nothing moved' in capsys.readouterr().out
+  there['good'] = make('good', offset=0.006)
+  assert run(tmp_path, '--only=good', '--check') == 1
+  text = capsys.readouterr().out
+  assert 'good moved: line (the line): (0.3333, 0.6667) then, (0.3393, 0.6727) now' in text
+  assert 'good moved: reproduced then, not reproduced now' in text
+  assert 'by_seed' not in text
+
+
+def test_full_scale_has_nothing_to_be_checked_against(there, tmp_path):
+  with pytest.raises(ConfigError, match='leave --scale=full out'):
+    run(tmp_path, '--check', '--scale=full')
+
+
+def test_the_table_fits_a_pipe(there, tmp_path):
+  made = make('good')
+  content = record.make_record(made, 'small', made.measure(4), 1.0)
+  shown = gallery.draw(made, content, tmp_path)
+  for view in (gallery.details(shown), gallery.table([shown])):
+    output = io.StringIO()
+    Console(file=output, width=80).print(view)
+    assert max(map(len, output.getvalue().splitlines())) <= 80
+    assert '…' not in output.getvalue()
+
+
+def test_bars_and_labels_beside_the_axes_are_told_apart():
+  figure = figure_style.new_figure(2)
+  axes = figure.add_subplot()
+  axes.bar([1, 2], [3.0, 4.0])
+  figure_style.label_lines(figure, axes, [figure_style.Label(3.0, 'x', 'black')])
+  [panel] = drawn.drawn_numbers(figure)
+  assert panel['bars'] == [{'x': 1.0, 'height': 3.0}, {'x': 2.0, 'height': 4.0}]
+  assert panel['lines'] == []

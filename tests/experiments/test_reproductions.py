@@ -1,0 +1,183 @@
+"""Every reproduction: what it declares, what it gives at the smallest sizes, and parts of it against NumPy."""
+
+import importlib
+import math
+
+import fake_runs
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import drawn, figure_style, grid, plan, record, registry, runs
+from experiments.by_hand import by_hand
+from experiments.findings import judge_all
+from experiments.rank_collapse import relative_residual
+from experiments.worked_example import config
+from model.attention import Attention
+from training.config import Config, ConfigError
+from training.files import read_json
+
+NAMES = registry.reproduction_names()
+TRAINED = [name for name in NAMES if registry.find_reproduction(name).read]
+MEASURED = [name for name in NAMES if name not in TRAINED]
+TINY = {
+  'context': {'num_layers': 2, 'd_model': 8, 'steps': 2, 'seeds': 2},
+  'gradient_depth': {'depths': (4, 8), 'd_model': 8, 'batch': 1, 'positions': 4, 'seeds': 2},
+  'heads_segment': {'logits': 11},
+  'hidden_norm': {'d_model': 8, 'positions': 4, 'num_layers': 32, 'seeds': 2},
+  'input_scale': {'d_model': 8, 'positions': 4, 'num_heads': 2, 'seeds': 2},
+  'perturbation': {'num_layers': 8, 'd_model': 8, 'positions': 4, 'seeds': 2},
+  'position_wise': {'d_model': 8, 'positions': 4, 'seeds': 2},
+  'rank_collapse': {'d_model': 8, 'positions': 4, 'seeds': 2},
+  'residual_scale': {'d_model': 8},
+}
+EXACT = ('worked_example', 'two_paths', 'heads_segment')  # a few seconds each, and exact at any size
+
+
+def test_the_reproductions_there_are():
+  assert set(MEASURED) == {
+    'worked_example', 'two_paths', 'heads_segment', 'zero_branch', 'input_scale', 'context', 'position_wise',
+    'rank_collapse', 'residual_scale', 'perturbation', 'hidden_norm', 'gradient_depth',
+  }  # fmt: skip
+  assert set(TRAINED) == {
+    'glu_variants', 'warmup', 'lr_sensitivity', 'copy_task', 'trainability', 'initialisation',
+  }  # fmt: skip
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_reproduction_says_what_it_claims_and_how_to_run_it(name):
+  reproduction = registry.find_reproduction(name)
+  assert reproduction.name == name
+  assert reproduction.claim.endswith('.')
+  assert reproduction.source
+  assert reproduction.expected
+  quantities = [expected.quantity for expected in reproduction.expected]
+  assert len(set(quantities)) == len(quantities)
+  assert f'python -m experiments.reproduce --only={name}' in importlib.import_module(f'experiments.{name}').__doc__
+  assert (reproduction.measure is None) != (reproduction.read is None)
+
+
+@pytest.mark.parametrize('name', MEASURED)
+def test_what_it_gave_here_is_kept(name):
+  reproduction = registry.find_reproduction(name)
+  kept = read_json(record.EXPECTED / f'{name}.json')
+  assert kept is not None
+  assert set(kept['values']) == {expected.quantity for expected in reproduction.expected}
+  assert all(value['tolerance'] > 0 for value in kept['values'].values())
+  assert {'verdict', 'date', 'machine'} <= set(kept)
+
+
+@pytest.mark.parametrize('name', EXACT)
+def test_the_articles_numbers(name):
+  reproduction = registry.find_reproduction(name)
+  measured = record.plain(reproduction.measure(**reproduction.settings))
+  for finding in judge_all(reproduction, measured):
+    assert finding.verdict == 'reproduced', finding
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [name for name in MEASURED if name not in EXACT])
+def test_every_quantity_is_measured_and_drawn_at_tiny_sizes(name):
+  reproduction = registry.find_reproduction(name)
+  check_drawn(reproduction, reproduction.measure(**{**reproduction.settings, **TINY.get(name, {})}))
+
+
+def check_drawn(reproduction, measured):
+  measured = record.plain(measured)
+  findings = judge_all(reproduction, measured)
+  assert all(finding.value is not None for finding in findings), findings
+  figure = figure_style.styled(reproduction.draw)(measured)
+  panels = drawn.drawn_numbers(figure)
+  assert any(panel['lines'] or panel['bars'] or panel['images'] for panel in panels)
+  assert all(line['name'] for panel in panels for line in panel['lines'])
+  return {expected.quantity: finding for expected, finding in zip(reproduction.expected, findings, strict=True)}
+
+
+def read_fake(name, tmp_path, levels, **options):
+  """The findings of a trained reproduction from made-up runs with these final losses by variant."""
+  experiment = registry.find_experiment(name)
+  directory = fake_runs.write_experiment(tmp_path / name, experiment, levels=levels, points=3, inspect=False, **options)
+  found = runs.load(experiment, directory)
+  reproduction = registry.find_reproduction(name)
+  return check_drawn(reproduction, reproduction.read(found))
+
+
+def test_gates_help_or_do_not(tmp_path):
+  published = importlib.import_module('experiments.glu_variants').PUBLISHED
+  findings = read_fake('glu_variants', tmp_path / 'a', published)
+  assert {finding.verdict for finding in findings.values()} == {'reproduced'}
+  assert findings['swiglu_minus_relu'].value == pytest.approx(-0.053, abs=0.02)
+  findings = read_fake('glu_variants', tmp_path / 'b', {**published, 'swiglu': 2.2})
+  assert findings['swiglu_minus_relu'].verdict == 'not reproduced'
+
+
+def test_a_copy_task_that_is_solved_by_two_of_three(tmp_path):
+  levels = {'pre': 0.0, 'post': math.log(64), 'deepnorm': 0.0}
+  finals = {(name, seed): level for name, level in levels.items() for seed in range(5)}
+  base = registry.find_experiment('copy_task').base
+  findings = read_fake('copy_task', tmp_path, levels, finals=finals, changes=base)
+  assert {finding.verdict for finding in findings.values()} == {'reproduced'}
+
+
+def test_leaving_the_warm_up_out_costs_one_placement(tmp_path):
+  module = importlib.import_module('experiments.warmup')
+  levels = {grid.at(name, rate): 3.0 for name in module.SETTINGS for rate in module.RATES}
+  levels |= {grid.at('post_no_warmup', rate): 3.5 for rate in module.RATES}
+  findings = read_fake('warmup', tmp_path / 'a', levels)
+  assert findings['post_cost'].value == pytest.approx(0.5, abs=0.05)
+  assert findings['post_cost'].verdict == 'reproduced'
+  assert findings['pre_cost'].value == pytest.approx(0, abs=0.05)
+
+
+def test_sensitivity_counts_a_diverged_run_as_its_start(tmp_path):
+  module = importlib.import_module('experiments.lr_sensitivity')
+  levels = {grid.at(name, rate): 3.0 for name in module.SETTINGS for rate in module.RATES}
+  statuses = {(grid.at('post', 0.3), seed): 'diverged' for seed in range(5)}
+  findings = read_fake('lr_sensitivity', tmp_path, levels, statuses=statuses)
+  # One of seven rates ends at the start of the made-up curves, 6.5 and some noise, and the others at about 3.
+  assert findings['post'].value == pytest.approx(3.5 / 7, abs=0.03)
+  assert findings['qk_norm'].value == pytest.approx(0, abs=0.02)
+
+
+def test_sensitivity_by_hand():
+  np.testing.assert_allclose(grid.sensitivity(np.array([[3.0, 3.0], [3.0, 5.0]])), [0, 1])
+
+
+def test_a_map_of_what_trains(tmp_path):
+  names = list(registry.find_experiment('trainability').variants)
+  levels = {name: 4.43 if name.startswith('no_residual') and '_3_' not in name else 3.0 for name in names}
+  findings = read_fake('trainability', tmp_path, levels)
+  assert {finding.verdict for finding in findings.values()} == {'reproduced'}
+
+
+def test_the_initialisation_decides(tmp_path):
+  levels = {'pre_depth_scale': 3.0, 'post_depth_scale': 2.9, 'pre_no_depth_scale': 3.0, 'post_no_depth_scale': 4.43}
+  findings = read_fake('initialisation', tmp_path / 'a', levels)
+  assert {finding.verdict for finding in findings.values()} == {'reproduced'}
+  findings = read_fake('initialisation', tmp_path / 'b', {**levels, 'post_depth_scale': 3.1})
+  assert findings['depth_scale'].verdict == 'not reproduced'
+
+
+@pytest.mark.parametrize('name', TRAINED)
+def test_a_trained_reproduction_has_runs_that_can_be_planned(name, tmp_path):
+  experiment = registry.find_experiment(name)
+  assert plan.plan_runs(experiment, Config(), {}, tmp_path)
+
+
+def test_relative_residual_by_hand():
+  x_TD = np.array([[1.0, 2.0], [3.0, -4.0], [0.0, 1.0]])
+
+  def norm(a):
+    return math.sqrt(np.abs(a).sum(0).max() * np.abs(a).sum(1).max())
+
+  expected = norm(x_TD - x_TD.mean(0)) / norm(x_TD)
+  np.testing.assert_allclose(relative_residual(jnp.asarray(x_TD)), expected, rtol=1e-6)
+
+
+def test_weights_by_hand_are_where_they_were_put():
+  weights = {'value/kernel': [[1.0, 2.0], [3.0, 4.0]]}
+  attention = by_hand(Attention, config(), weights)
+  np.testing.assert_array_equal(attention.value.kernel[...], [[1, 2], [3, 4]])
+  assert not attention.query.kernel[...].any()
+  with pytest.raises(ConfigError, match="unknown parameter of Attention 'values/kernel': did you mean 'value/kernel'"):
+    by_hand(Attention, config(), {'values/kernel': 1.0})

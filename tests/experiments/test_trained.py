@@ -1,0 +1,61 @@
+"""A reproduction that trains: from its experiment through real workers to its record."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from experiments import plan, record, registry, trained
+from experiments.findings import judge_all
+from training.config import ConfigError
+from training.files import read_json
+
+TINY = {
+  'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 16, 'run.steps': 6,
+  'run.batch_size': 2, 'run.evaluations': 2, 'run.evaluation_batches': 2, 'optimizer.warmup_steps': 2,
+  'data.task': 'associative_recall',
+}  # fmt: skip
+
+
+@pytest.fixture
+def two_seeds(monkeypatch):
+  """The reproduction `initialisation` at the smallest sizes, with two seeds."""
+  whole = registry.find_experiment('initialisation')
+  monkeypatch.setattr(registry, 'find_experiment', lambda name: plan.select(whole, [], [0, 1]))
+  reproduction = registry.find_reproduction('initialisation')
+  return dataclasses.replace(reproduction, settings=TINY, full={'run.batch_size': 4})
+
+
+@pytest.mark.slow
+def test_a_reproduction_is_read_from_the_runs_it_trains(two_seeds, tmp_path):
+  made = trained.reproduce(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
+  finals = [
+    read_json(tmp_path / f'initialisation/{placement}_depth_scale/seed_1/result.json')['val_loss']
+    for placement in ('pre', 'post')
+  ]
+  measured = record.plain(made['measured'])
+  assert measured['depth_scale'][1] == pytest.approx(finals[1] - finals[0])
+  assert [finding.seeds for finding in judge_all(two_seeds, measured)] == [2, 2]
+  assert made['settings']['model.num_layers'] == 2
+  assert 'run.init_seed' not in made['settings']
+  assert made['seeds'] == [0, 1]
+  assert len(made['data_checksum']) == 64
+  again = trained.reproduce(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
+  assert again['measured'] == made['measured'], 'finished runs are read, not trained again'
+
+
+def test_a_run_that_fails_says_what_to_run_again(two_seeds, tmp_path, monkeypatch):
+  monkeypatch.setattr(trained, 'conduct', lambda *arguments: 1)
+  with pytest.raises(ConfigError, match='--only=initialisation repeats it alone'):
+    trained.reproduce(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
+
+
+def test_full_scale_trains_elsewhere_at_another_scale(two_seeds, tmp_path, monkeypatch):
+  planned = []
+  monkeypatch.setattr(trained, 'conduct', lambda experiment, runs, *rest: planned.extend(runs) or 1)
+  with pytest.raises(ConfigError, match='--scale=full'):
+    trained.reproduce(two_seeds, 'full', tmp_path, Console(file=io.StringIO()))
+  assert {run.config.run.batch_size for run in planned} == {4}
+  assert {run.config.model.num_heads for run in planned} == {8}
+  assert all(run.directory.is_relative_to(tmp_path / 'full') for run in planned)

@@ -1,0 +1,86 @@
+"""From the moments that a step measures to what a person reads: norms, cosines, gains, ratios. NumPy, float64.
+
+Arrays are (L, 2, ...), L layers and the two sublayers, attention first.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+SUBLAYERS = ('attention', 'feed_forward')
+
+
+def gradient_measures(products: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The two paths of the gradient at every sublayer.
+
+  Args:
+    products: `blocks` (L, 2, ..., 3) and `output` (..., 3) of [<skip, skip>, <branch, branch>, <skip, branch>], as
+      `model.residual.fork` measures them; `...` is nothing, or positions.
+
+  Returns:
+    `total`, `skip` and `branch`, the norms of the gradient at the sublayer's input and of its two parts; `cosine`
+    between the parts, 0 where one carries nothing; `gain`, the total over that at the sublayer's output, NaN where
+    that is 0; each (L, 2, ...). And `output` (...), the norm at the output of the stack.
+  """
+  skip, branch, inner = np.moveaxis(np.asarray(products['blocks'], np.float64), -1, 0)
+  total = np.sqrt(np.maximum(skip + branch + 2 * inner, 0))  # below 0 by rounding alone, where the paths cancel
+  output = np.sqrt(np.asarray(products['output'], np.float64)[..., 0])
+  chain = np.concatenate([total.reshape(-1, *output.shape), output[None]])
+  return {
+    'total': total,
+    'skip': np.sqrt(skip),
+    'branch': np.sqrt(branch),
+    'cosine': _cosine(skip, branch, inner),
+    'gain': ratio(chain[:-1], chain[1:]).reshape(total.shape),
+    'output': output,
+  }
+
+
+def forward_measures(seen: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+  """What the blocks did in the forward pass.
+
+  Args:
+    seen: as model/observation.py has it, with a leading layer axis.
+
+  Returns:
+    `stream_rms` (L, 2), the root mean square of the stream after a sublayer. Where the blocks were observed, also
+
+      branch_rms          (L, 2)  root mean square of what the branch added
+      branch_ratio        (L, 2)  its size over that of the stream it was added to
+      branch_cosine       (L, 2)  the cosine between the two, over all positions at once
+      relative_residual   (L, 2)  r of the stream after the sublayer, 0 where all positions are the same
+      attention_entropy   (L, H)  in nats
+      largest_logit       (L, H)
+      silent_units        (L,)    share of the units that were 0 at every position (ReLU family)
+  """
+  means, maxima = seen['mean'], seen['max']
+
+  def both(name: str) -> np.ndarray:
+    return np.stack([np.asarray(means[name][sublayer], np.float64) for sublayer in SUBLAYERS], 1)
+
+  measures = {'stream_rms': np.sqrt(both('stream_square'))}
+  if 'branch_square' in means:
+    inputs, branches = both('input_square'), both('branch_square')
+    measures |= {
+      'branch_rms': np.sqrt(branches),
+      'branch_ratio': np.sqrt(ratio(branches, inputs)),
+      'branch_cosine': _cosine(inputs, branches, both('branch_inner')),
+      'relative_residual': both('relative_residual'),
+      'attention_entropy': np.asarray(means['attention_entropy'], np.float64),
+      'largest_logit': np.asarray(maxima['largest_logit'], np.float64),
+    }
+  if 'active_units' in maxima:
+    measures['silent_units'] = 1 - np.asarray(maxima['active_units'], np.float64).mean(-1)
+  return measures
+
+
+def ratio(above, below) -> np.ndarray:
+  """The quotient; NaN where `below` is 0."""
+  below = np.asarray(below, np.float64)
+  return np.where(below == 0, np.nan, above / np.where(below == 0, 1, below))
+
+
+def _cosine(a_square, b_square, inner) -> np.ndarray:
+  size = np.sqrt(a_square * b_square)
+  return np.where(size == 0, 0.0, inner / np.where(size == 0, 1, size))
