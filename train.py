@@ -73,8 +73,8 @@ def main(argv: list[str]) -> int:
 def asked_for() -> tuple[Experiment, Changes]:
   """The experiment that the flags name or make, and the changes they make to all of its variants."""
   changes = config_changes()
-  if INIT_FROM.value:
-    changes['run.init_from'] = INIT_FROM.value
+  if INIT_FROM.value and changes.setdefault('run.init_from', INIT_FROM.value) != INIT_FROM.value:
+    raise ConfigError('--config.run.init_from and --init_from say different things: leave one out')
   if EXPERIMENT.value and (SWEEP.value or NAME.value):
     raise ConfigError('--sweep and --name make an experiment of their own: leave --experiment out')
   if SWEEP.value:

@@ -12,6 +12,7 @@ import made_run
 import pytest
 from absl.testing import flagsaver
 
+import experiments.conduct  # noqa: F401 - before the privileges to read it are dropped
 import train
 from configs.flags import load_config
 from experiments import plan
@@ -31,9 +32,9 @@ def run_main(*arguments: str) -> int:
 
 @pytest.fixture
 def place(monkeypatch):
-  """Where the command is given: a folder that anybody may look into, with what a person might have lying about."""
+  """Where the command is given: a folder that is anybody's, with what a person might have lying about."""
   folder = Path(tempfile.mkdtemp())
-  folder.chmod(0o755)
+  folder.chmod(0o777)
   monkeypatch.chdir(folder)
   (folder / 'empty.txt').touch()
   (folder / 'short.txt').write_text('In the beginning')
