@@ -53,6 +53,8 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
   Raises:
     ConfigError: if a config is impossible, or two variants are the same.
   """
+  for name in (experiment.name, *experiment.variants):
+    check_safe_name(name)
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
     seeds = {'run.init_seed': seed, 'data.seed': seed}
