@@ -7,8 +7,12 @@ import subprocess
 import pandas as pd
 import pytest
 from kill_many_times import COMMAND, runs_of, start, wait_for
+from rich.console import Console
 
-from experiments import results
+from experiments import conduct, plan, results
+from experiments.experiment import Experiment
+from training import run_directory
+from training.config import Config, ConfigError
 
 SMALL = [
   '--config.data.task=copy', '--config.data.sequence_length=16', '--config.model.num_layers=2',
@@ -45,3 +49,26 @@ def test_two_commands_on_different_variants_share_a_work_directory(tmp_path):
   assert list(zip(frame['variant'], frame['seed'], strict=True)) == runs
   assert len(results.load(directory)) == 4
   assert json.loads((directory / 'summary.json').read_text())['variants'].keys() >= {'pre_rms', 'post_rms'}
+
+
+def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
+  """Else the first to read the results might be the last to write them."""
+  experiment = Experiment(question='?', variants={'a': {}}, name='trial', seeds=(0,))
+  scale = Config().replace({'data.task': 'copy', 'run.steps': 40})
+  (run,) = plan.plan_runs(experiment, scale, {}, tmp_path)
+  run_directory.prepare(run.directory, run.config)
+  (run.directory / 'result.json').write_text('{}')
+
+  def write(experiment, directory, command):
+    with pytest.raises(ConfigError, match='is being trained by'), run_directory.locked(directory / 'lock'):
+      pass
+    raise Stop
+
+  class Stop(Exception):
+    pass
+
+  monkeypatch.setattr('experiments.report.write', write)
+  with pytest.raises(Stop):
+    conduct.conduct(experiment, [run], 1, Console(), 'python train.py')
+  with run_directory.locked(tmp_path / 'trial' / 'lock'):
+    pass
