@@ -14,8 +14,10 @@ from experiments.experiment import Experiment
 from experiments.plan import Run, check_directories
 from training.data import Data, load_for
 from training.files import write_json
+from training.init_from import check_source
 from training.ngrams import yardsticks
-from training.run_directory import CLAIM, check_text, extend_steps, locked
+from training.resume import check_checkpoints
+from training.run_directory import CLAIM, check_text, extend_steps, is_finished, locked
 
 
 def conduct(
@@ -76,7 +78,7 @@ def _claimed(runs: Sequence[Run]) -> Iterator[None]:
 
 
 def _load_data(runs: Sequence[Run]) -> Data:
-  """Loads what each run reads, once for all seeds, checks it, and returns the first run's."""
+  """Loads what each run reads, once for all seeds, and returns the first run's; checks what each would go on from."""
   loaded: dict[Any, Data] = {}
   for run in runs:
     config = run.config
@@ -84,6 +86,10 @@ def _load_data(runs: Sequence[Run]) -> Data:
     if key not in loaded:
       loaded[key] = load_for(config)
     check_text(run.directory, loaded[key].checksum)
+    if not is_finished(run.directory, config):
+      check_checkpoints(run.directory, config, loaded[key].checksum)
+      if config.run.init_from:
+        check_source(config)
   return next(iter(loaded.values()))
 
 

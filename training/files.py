@@ -10,6 +10,21 @@ from typing import Any
 from model.config import ConfigError
 
 
+class SaveFailed(Exception):  # noqa: N818 - what has happened
+  """Something could not be written, on a full disk as a rule; what was saved before is whole."""
+
+  def __init__(self, what: object, error: Exception):
+    reason = (
+      error.strerror
+      if isinstance(error, OSError) and error.strerror
+      else str(error).partition('\n')[0].rpartition(': ')[2]
+    )
+    super().__init__(
+      f'{what} could not be written ({reason}): what was saved before is whole, and once there is room the same '
+      'command goes on from it'
+    )
+
+
 def write_atomically(path: Path, *parts) -> Path:
   """Writes a file whole or not at all, however many processes do so at once.
 
