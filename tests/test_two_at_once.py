@@ -64,7 +64,7 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
       pass
     raise Stop
 
-  class Stop(Exception):
+  class Stop(BaseException):
     pass
 
   monkeypatch.setattr('experiments.report.write', write)
