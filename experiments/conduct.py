@@ -13,7 +13,7 @@ from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.plan import Run, check_directories
 from training.data import Data, load_for
-from training.files import write_json
+from training.files import clear_unfinished, write_json
 from training.init_from import check_source
 from training.ngrams import yardsticks
 from training.resume import check_checkpoints
@@ -57,6 +57,8 @@ def conduct(
       return signals.STOPPED
   if len(failed) < len(runs):
     with locked(directory / 'lock', wait=True):  # of two commands that share the directory, the second sees all runs
+      for folder in (directory, directory / 'figures'):
+        clear_unfinished(folder)
       if todo or not (directory / 'yardsticks.json').exists():
         write_json(directory / 'yardsticks.json', yardsticks(data))
       summary, paths = report.write(experiment, directory, command)
