@@ -115,7 +115,7 @@ def test_more_steps_and_another_start(tmp_path):
   directory = tmp_path / 'runs' / 'custom'
   result = json.loads((directory / 'mine' / 'seed_0' / 'result.json').read_text())
   assert (result['steps'], result['extended_at'], result['init_from']) == (20, [12], None)
-  assert 'extended' in (directory / 'report.html').read_text()
+  assert 'mine, seed 0: was extended at step 12' in json.loads((directory / 'summary.json').read_text())['notes']
   shorter = command(*asked, '--extend', cwd=tmp_path)
   assert shorter.returncode == 2
   assert 'holds a run of 20 steps, more than the 12 asked for' in shorter.stderr
