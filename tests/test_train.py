@@ -36,6 +36,17 @@ def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
+  def fail(argv):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(train, 'main', fail)
+  assert run_main() == 1
+  message = capsys.readouterr().err
+  assert message.startswith('train.py: runs could not be written (No space left on device): what was saved before is')
+  assert message.count('\n') == 1
+
+
 def asked_for(*arguments: str):
   with flagsaver.flagsaver():
     train.parse_flags(['train.py', *arguments])
