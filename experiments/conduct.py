@@ -13,10 +13,9 @@ from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.plan import Run, check_directories
 from training.data import Data, load_for
-from training.files import write_json
-from training.init_from import check_source
+from training.files import clear_unfinished, write_json
 from training.ngrams import yardsticks
-from training.resume import check_checkpoints
+from training.resume import check_start
 from training.run_directory import CLAIM, check_text, extend_steps, is_finished, locked
 
 
@@ -57,6 +56,8 @@ def conduct(
       return signals.STOPPED
   if len(failed) < len(runs):
     with locked(directory / 'lock', wait=True):  # of two commands that share the directory, the second sees all runs
+      for folder in (directory, directory / 'figures'):
+        clear_unfinished(folder)
       if todo or not (directory / 'yardsticks.json').exists():
         write_json(directory / 'yardsticks.json', yardsticks(data))
       summary, paths = report.write(experiment, directory, command)
@@ -87,9 +88,7 @@ def _load_data(runs: Sequence[Run]) -> Data:
       loaded[key] = load_for(config)
     check_text(run.directory, loaded[key].checksum)
     if not is_finished(run.directory, config):
-      check_checkpoints(run.directory, config, loaded[key].checksum)
-      if config.run.init_from:
-        check_source(config)
+      check_start(run.directory, config, loaded[key].checksum)
   return next(iter(loaded.values()))
 
 

@@ -136,14 +136,14 @@ class _Sweep:
         self.display.ended(run, event['ended'])
         return None
       if 'stopped' in event:
-        self.display.stopped(run)
+        self.display.stopped(run, saved=True)
         if not self.stopping:  # someone has told this worker alone
           self._stop()
         return None
       self.display.progress(run, event)
     code = await worker.wait()
     if self.stopping:
-      self.display.stopped(run)
+      self.display.stopped(run, saved=False)
       return None
     return f'its process was killed by signal {-code}' if code < 0 else f'its process ended with code {code}'
 

@@ -36,6 +36,17 @@ def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
+  def fail(argv):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(train, 'main', fail)
+  assert run_main() == 1
+  message = capsys.readouterr().err
+  assert message.startswith('train.py: runs could not be written (No space left on device): what was saved before is')
+  assert message.count('\n') == 1
+
+
 def asked_for(*arguments: str):
   with flagsaver.flagsaver():
     train.parse_flags(['train.py', *arguments])
@@ -115,7 +126,7 @@ def test_more_steps_and_another_start(tmp_path):
   directory = tmp_path / 'runs' / 'custom'
   result = json.loads((directory / 'mine' / 'seed_0' / 'result.json').read_text())
   assert (result['steps'], result['extended_at'], result['init_from']) == (20, [12], None)
-  assert 'extended' in (directory / 'report.html').read_text()
+  assert 'mine, seed 0: was extended at step 12' in json.loads((directory / 'summary.json').read_text())['notes']
   shorter = command(*asked, '--extend', cwd=tmp_path)
   assert shorter.returncode == 2
   assert 'holds a run of 20 steps, more than the 12 asked for' in shorter.stderr

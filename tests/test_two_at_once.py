@@ -62,13 +62,13 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
   def write(experiment, directory, command):
     with pytest.raises(ConfigError, match='is being trained by'), run_directory.locked(directory / 'lock'):
       pass
-    raise StopError
+    raise Stop
 
-  class StopError(Exception):
+  class Stop(BaseException):
     pass
 
   monkeypatch.setattr('experiments.report.write', write)
-  with pytest.raises(StopError):
+  with pytest.raises(Stop):
     conduct.conduct(experiment, [run], 1, Console(), 'python train.py')
   with run_directory.locked(tmp_path / 'trial' / 'lock'):
     pass

@@ -12,7 +12,7 @@ from training.checkpoint import About, Checkpoints, newest_whole
 from training.config import Config, ConfigError
 from training.data import Data
 from training.digests import read_manifest
-from training.init_from import source_params
+from training.init_from import check_source, source_params
 from training.metrics_log import NOTHING, check_mark
 from training.optimizer import make_schedule
 from training.programs import Programs
@@ -56,10 +56,12 @@ def state_to_go_on_from(
   return restored.state, about, step
 
 
-def check_checkpoints(directory: Path, config: Config, data_checksum: str) -> None:
+def check_start(directory: Path, config: Config, data_checksum: str) -> None:
   """Raises ConfigError, before anything is compiled, if `state_to_go_on_from` would; loads no array."""
   run = _identity(config, data_checksum)
-  newest_whole(directory / 'checkpoints', lambda path: _check(directory, read_manifest(path)['about'], run))
+  found = newest_whole(directory / 'checkpoints', lambda path: _check(directory, read_manifest(path)['about'], run))
+  if found is None and config.run.init_from:
+    check_source(config)
 
 
 def _identity(config: Config, data_checksum: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from training.config import Config, ConfigError
-from training.files import read_json, write_json
+from training.files import clear_unfinished, read_json, write_json
 
 # A run is what it computes. Sections, and fields of `run`, that only decide what is looked at do not belong to it.
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
@@ -127,8 +127,9 @@ def _lock(file: TextIO, kind: int, wait: bool = False) -> None:
 
 
 def prepare(directory: Path, config: Config) -> None:
-  """Makes the directory and writes its config.json, after `check`."""
+  """Makes the directory and writes its config.json, after `check`; clears away what a killed process was writing."""
   check(directory, config)
+  clear_unfinished(directory)
   write_json(directory / 'config.json', config.to_flat())
 
 

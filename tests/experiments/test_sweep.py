@@ -110,7 +110,7 @@ def test_a_signal_stops_what_is_under_way_and_begins_nothing_else(tmp_path, stub
   runs = runs_of(tmp_path, number, 'patient', 'done')
   output = stop(runs, [Place(None, {})] * workers)
   assert 'stopping: each run finishes its step and saves' in output
-  assert f'trial/{number}/seed_0: stopped after step 1' in output
+  assert f'trial/{number}/seed_0: stopped after step 1\n' in output
   assert 'FAILED' not in output
   assert not runs[2].directory.exists()
 
@@ -123,7 +123,8 @@ def test_a_worker_that_was_told_alone_stops_the_sweep(tmp_path, stub):
 
 def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub, monkeypatch):
   monkeypatch.setattr(sweep, 'GRACE', 0.1)
-  assert 'trial/deaf/seed_0: stopped after step 1' in stop(runs_of(tmp_path, 'deaf'), [Place(None, {})])
+  output = stop(runs_of(tmp_path, 'deaf'), [Place(None, {})])
+  assert 'trial/deaf/seed_0: stopped after step 1, not saved: it goes on from its last checkpoint\n' in output
 
 
 def test_a_second_sigint_quits_at_once(tmp_path, stub):

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -12,7 +13,7 @@ from training import run_directory
 from training.config import Config, ConfigError, DataConfig, OptimizerConfig, RunConfig
 from training.data import load_for
 from training.init_from import check_source
-from training.resume import check_checkpoints
+from training.resume import check_start
 
 CONFIG = Config(
   model=ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=12),
@@ -37,7 +38,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_run_goes_on_from_its_newest_checkpoint(run):
-  check_checkpoints(run, CONFIG, DATA.checksum)
+  check_start(run, CONFIG, DATA.checksum)
   state, about, resumed_at, notes = start(run)
   assert (resumed_at, notes) == (36, [])
   assert all(np.all(leaf == 36) for leaf in jax.tree.leaves(state))
@@ -62,7 +63,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(run, chang
   other = CONFIG.replace(changes)
   (run / 'config.json').write_text(json.dumps(other.to_flat()))
   before = content_of(run)
-  for refuse in (lambda: check_checkpoints(run, other, DATA.checksum), lambda: start(run, other)):
+  for refuse in (lambda: check_start(run, other, DATA.checksum), lambda: start(run, other)):
     with pytest.raises(ConfigError, match='holds a checkpoint of another run') as error:
       refuse()
     for path, value in changes.items():
@@ -73,7 +74,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(run, chang
 
 def test_a_checkpoint_of_other_data_is_refused(run):
   with pytest.raises(ConfigError, match=f"data_checksum is '{DATA.checksum}' there, 'other' here"):
-    check_checkpoints(run, CONFIG, 'other')
+    check_start(run, CONFIG, 'other')
 
 
 def test_a_damaged_log_is_as_bad_as_a_damaged_checkpoint(run):
@@ -86,7 +87,7 @@ def test_a_damaged_log_is_as_bad_as_a_damaged_checkpoint(run):
   ]
   path.unlink()
   with pytest.raises(ConfigError, match='none is whole'):
-    check_checkpoints(run, CONFIG, DATA.checksum)
+    check_start(run, CONFIG, DATA.checksum)
 
 
 def test_more_steps_say_what_they_do_to_the_schedule(run):
@@ -117,7 +118,7 @@ def from_run(run: Path, **changes) -> Config:
 
 def test_a_run_may_start_from_the_parameters_of_another(run, tmp_path):
   config = from_run(run)
-  check_source(config)
+  check_start(tmp_path / 'new', config, DATA.checksum)
   state, about, resumed_at, notes = start(tmp_path / 'new', config)
   assert (resumed_at, notes, int(state.step)) == (None, [], 0)
   assert all(np.all(leaf == 36) for leaf in jax.tree.leaves(state.params))
@@ -125,6 +126,15 @@ def test_a_run_may_start_from_the_parameters_of_another(run, tmp_path):
   sha256 = json.loads((run / 'checkpoints' / '36' / 'manifest.json').read_text())['sha256']
   assert about['init_from'] == {'run': str(run), 'step': 36, 'sha256': sha256}
   assert run_directory.identity(config)['run.init_from'] == str(run)
+
+
+def test_a_run_that_has_begun_no_longer_needs_the_one_it_came_from(run, tmp_path):
+  config = CONFIG.replace({'run.init_from': str(run)})
+  made_run.make_run(tmp_path / 'new', config, DATA)
+  shutil.rmtree(run)
+  check_start(tmp_path / 'new', config, DATA.checksum)
+  *_, about, resumed_at, _ = start(tmp_path / 'new', config)
+  assert (about['init_from']['step'], resumed_at) == (36, 36)
 
 
 def test_another_model_is_no_start(run, tmp_path):
