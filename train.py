@@ -30,6 +30,7 @@ from configs.flags import config_changes, define_config_flags, load_config
 from experiments import plan, registry, tuned_rates
 from experiments.experiment import Changes, Experiment
 from training.config import ConfigError, nearest_name
+from training.files import SaveFailed
 
 PROJECT = Path(__file__).parent
 
@@ -94,8 +95,8 @@ def main(argv: list[str]) -> int:
 def asked_for() -> tuple[Experiment, Changes]:
   """The experiment that the flags name or make, and the changes they make to all of its variants."""
   changes = config_changes()
-  if INIT_FROM.value:
-    changes['run.init_from'] = INIT_FROM.value
+  if INIT_FROM.value and changes.setdefault('run.init_from', INIT_FROM.value) != INIT_FROM.value:
+    raise ConfigError('--config.run.init_from and --init_from say different things: leave one out')
   if EXPERIMENT.value and (SWEEP.value or NAME.value):
     raise ConfigError('--sweep and --name make an experiment of their own: leave --experiment out')
   if SWEEP.value:
@@ -167,6 +168,9 @@ def run_main(argv: list[str]) -> int:
     return main(argv)
   except ConfigError as error:
     return refuse(error)
+  except OSError as error:
+    print(f'train.py: {SaveFailed(error.filename or WORKDIR.value, error)}', file=sys.stderr)
+    return 1
 
 
 if __name__ == '__main__':

@@ -44,6 +44,9 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
       return main(Console(width=None if sys.stdout.isatty() else WIDTH))
     except ConfigError as error:
       return refuse(name, error)
+    except KeyboardInterrupt:
+      print(f'{name}: stopped', file=sys.stderr)
+      return 130
 
   app.run(guarded, flags_parser=parse)
 

@@ -15,9 +15,10 @@ from experiments.plan import Run, check_directories
 from experiments.runs import yardsticks_file
 from experiments.tuning import Tuning
 from training.data import Data, load_for
-from training.files import write_json
+from training.files import clear_unfinished, write_json
 from training.ngrams import yardsticks
-from training.run_directory import CLAIM, check_text, extend_steps, locked
+from training.resume import check_start
+from training.run_directory import CLAIM, check_text, extend_steps, is_finished, locked
 
 
 class Trained(NamedTuple):
@@ -61,6 +62,8 @@ def conduct(
   directory = runs[0].directory.parent.parent
   if len(failed) < len(runs):
     with locked(directory / 'lock', wait=True):  # of two commands that share the directory, the second sees all runs
+      for folder in (directory, directory / 'figures'):
+        clear_unfinished(folder)
       for split in ('validation', 'test') if runs[0].tuned else ('validation',):
         path = directory / yardsticks_file(split)
         if todo or not path.exists():
@@ -103,7 +106,7 @@ def _claimed(runs: Sequence[Run]) -> Iterator[None]:
 
 
 def _load_data(runs: Sequence[Run]) -> Data:
-  """Loads what each run reads, once for all seeds, checks it, and returns the first run's."""
+  """Loads what each run reads, once for all seeds, and returns the first run's; checks what each would go on from."""
   loaded: dict[Any, Data] = {}
   for run in runs:
     config = run.config
@@ -111,6 +114,8 @@ def _load_data(runs: Sequence[Run]) -> Data:
     if key not in loaded:
       loaded[key] = load_for(config)
     check_text(run.directory, loaded[key].checksum)
+    if not is_finished(run.directory, config):
+      check_start(run.directory, config, loaded[key].checksum)
   return next(iter(loaded.values()))
 
 

@@ -4,12 +4,13 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Polygon
 
 from experiments.record import plain
 
 
 def drawn_numbers(figure: Figure) -> list[dict[str, Any]]:
-  """For each panel: the names of its axes, and every line, bar and image in it, in data coordinates."""
+  """For each panel: the names of its axes, and every line, bar, area and image in it, in data coordinates."""
   return [_panel(axes) for axes in figure.axes]
 
 
@@ -22,5 +23,8 @@ def _panel(axes: Axes) -> dict[str, Any]:
   ]
   bars = [bar for container in axes.containers for bar in getattr(container, 'patches', [])]
   panel['bars'] = [{'x': plain(bar.get_x() + bar.get_width() / 2), 'height': plain(bar.get_height())} for bar in bars]
+  polygons = [patch for patch in axes.patches if isinstance(patch, Polygon)]
+  paths = [path for area in axes.collections for path in area.get_paths()]
+  panel['areas'] = [plain(points) for points in [*(p.get_xy() for p in polygons), *(path.vertices for path in paths)]]
   panel['images'] = [plain(image.get_array()) for image in axes.images]
   return panel

@@ -12,7 +12,6 @@ from experiments.registry import experiment_names
 from training import run_directory
 from training.config import Config, ConfigError, check_names, known_paths
 from training.files import read_json
-from training.init_from import check_source
 
 SAFE_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.=+-]*')
 
@@ -57,6 +56,8 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
   Raises:
     ConfigError: if a config is impossible, or two variants are the same.
   """
+  for name in (experiment.name, *experiment.variants):
+    check_safe_name(name)
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
     seeds = {'run.init_seed': seed, 'data.seed': seed}
@@ -83,14 +84,12 @@ def _check_distinct(runs: Sequence[Run]) -> None:
 
 
 def check_directories(runs: Sequence[Run], extend: bool = False) -> None:
-  """Raises ConfigError if a run cannot have its directory, or the parameters it begins with; writes nothing."""
+  """Raises ConfigError if a run cannot have its directory, before anything is written."""
   for run in runs:
     run_directory.check(run.directory, run.config, extend)
     check_label(run)
     if not run_directory.is_finished(run.directory, run.config):
       run_directory.check_free(run.directory)
-      if run.config.run.init_from:
-        check_source(run.config)
 
 
 def check_label(run: Run) -> None:

@@ -100,6 +100,11 @@ def machine() -> str:
   return f'{cores} cores, {models[0].partition(":")[2].strip() if models else platform.machine()}'
 
 
+def expected_path(name: str) -> Path:
+  """Where it is kept what a reproduction gave when last run here."""
+  return EXPECTED / f'{name}.json'
+
+
 def write_expected(reproduction: Reproduction, findings: Sequence[Finding], date: str) -> Path:
   """Writes experiments/expected/<name>.json, which `moved` compares later runs with."""
   values = {
@@ -107,7 +112,7 @@ def write_expected(reproduction: Reproduction, findings: Sequence[Finding], date
     for expected, finding in zip(reproduction.expected, findings, strict=True)
   }
   content = {'verdict': overall(findings), 'date': date, 'machine': machine(), 'values': values}
-  return write_json(EXPECTED / f'{reproduction.name}.json', content)
+  return write_json(expected_path(reproduction.name), content)
 
 
 def _tolerance(reproduction: Reproduction, finding: Finding) -> float:
@@ -121,7 +126,7 @@ def moved(reproduction: Reproduction, findings: Sequence[Finding]) -> list[str]:
   Raises:
     ConfigError: if nothing was kept for this reproduction.
   """
-  kept = read_json(EXPECTED / f'{reproduction.name}.json')
+  kept = read_json(expected_path(reproduction.name))
   if kept is None:
     raise ConfigError(
       f'{reproduction.name}: nothing in experiments/expected to check against: '

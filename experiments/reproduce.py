@@ -42,7 +42,7 @@ SCALE = flags.DEFINE_enum(
   'scale', 'small', ['small', 'full'], 'small: for two cores; full: for a GPU, and all of it.', flag_values=FLAGS
 )
 CHECK = flags.DEFINE_bool(
-  'check', False, 'Compare with experiments/expected, and exit with 1 if something moved.', flag_values=FLAGS
+  'check', False, 'Compare with what experiments/expected keeps, and exit with 1 if something moved.', flag_values=FLAGS
 )
 UPDATE_EXPECTED = flags.DEFINE_bool(
   'update_expected', False, 'Keep what was measured as what to expect from now on.', flag_values=FLAGS
@@ -77,7 +77,7 @@ def main(console: Console) -> int:
 
 
 def choose(only: Sequence[str], folder: Path) -> list[Reproduction]:
-  """Those named; else the quickest that together fit the budget, with --scale=full all, with --from_logs what is there.
+  """Those named; else the quickest that together fit the budget, with --scale=full all, with --check what is kept.
 
   Raises:
     ConfigError: for an unknown name, with the nearest one, or if there is nothing to redraw.
@@ -90,6 +90,8 @@ def choose(only: Sequence[str], folder: Path) -> list[Reproduction]:
   every.sort(key=lambda reproduction: reproduction.seconds)
   if SCALE.value == 'full':
     return every
+  if CHECK.value:
+    return [reproduction for reproduction in every if record.expected_path(reproduction.name).exists()]
   ends = itertools.accumulate(reproduction.seconds for reproduction in every)
   return [
     reproduction

@@ -165,6 +165,11 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
   notes = _missing(experiment, found)
   if others:
     notes.append(f'not shown, since this experiment does not declare them: {", ".join(others)}')
+  notes += [
+    f'{record["variant"]}, seed {record["seed"]}: was extended at step {", ".join(map(str, record["extended_at"]))}'
+    for record in found
+    if record.get('extended_at')
+  ]
   runs = tuple(_read_run(record, notes) for record in found)
   measure = BITS if any(record.get(BITS.column) is not None for record in found) else NATS
   if all(record.get('learning_rate_tuned') for record in found):

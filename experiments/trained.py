@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from configs.flags import load_config
-from experiments import plan, record, registry
+from experiments import plan, record, registry, signals
 from experiments import runs as experiment_runs
 from experiments.conduct import conduct
 from experiments.reproduction import Reproduction
@@ -26,7 +26,8 @@ def reproduce(reproduction: Reproduction, scale: str, workdir: Path, console: Co
     console: where to print.
 
   Raises:
-    ConfigError: if a run cannot be, or none was finished.
+    ConfigError: if a run cannot be, or failed.
+    SystemExit: if it was stopped, and should be run again.
   """
   assert reproduction.read is not None
   experiment = registry.find_experiment(reproduction.name)
@@ -34,7 +35,10 @@ def reproduce(reproduction: Reproduction, scale: str, workdir: Path, console: Co
     workdir = workdir / 'full'
   config = load_config(str(record.PROJECT / (FULL_CONFIG if scale == 'full' else experiment.config)))
   runs = plan.plan_runs(experiment, config, reproduction.at_scale(scale), workdir)
-  if conduct(experiment, runs, 0, console, record.command(reproduction.name, scale)):
+  code = conduct(experiment, runs, 0, console, record.command(reproduction.name, scale))
+  if code == signals.STOPPED:
+    raise SystemExit(code)
+  if code:
     raise ConfigError(f'a run of {experiment.name} failed: {record.command(reproduction.name, scale)} repeats it alone')
   found = experiment_runs.load(experiment, workdir / experiment.name)
   made = record.make_record(

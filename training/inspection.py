@@ -47,7 +47,7 @@ def inspect(
       sequence_grad_norm/..., by_sequence  (L,) or ()     the norm of each sequence's own gradient, and then the root
                                                           mean square over sequences: never smaller
   """
-  config = config.replace({'inspect.level': 'full', 'optimizer.accumulate': 1, 'model.dropout': 0.0})
+  config = config.replace({'inspect.level': 'full', 'optimizer.accumulate': 1})
   measured = jax.device_get(_program(config, by_position, by_sequence)(params, dict(batch)))
   found = {'loss': np.asarray(measured['loss'], np.float64)}
   found |= gradient_measures(measured['stream_gradient'])

@@ -50,6 +50,7 @@ def train(
   Raises:
     ConfigError: if the data do not fit the model, the directory is another run's, another process trains it, or no
       checkpoint of it is whole.
+    SaveFailed, OSError: if something could not be written.
     Stopped: if told to.
   """
   started = time.perf_counter()

@@ -88,7 +88,7 @@ def test_what_is_left_behind(there, tmp_path, capsys):
   assert {'device', 'layout', 'versions', 'code_revision', 'data_checksum', 'seconds'} <= set(measured)
   figure = read_json(folder / 'good/good.json')
   assert figure['drawn'] == [{
-    'title': '', 'x': 'time (s)', 'y': 'length (m)', 'bars': [], 'images': [],
+    'title': '', 'x': 'time (s)', 'y': 'length (m)', 'bars': [], 'areas': [], 'images': [],
     'lines': [{'name': 'the line', 'x': [0, 1], 'y': measured['measured']['line']}],
   }]  # fmt: skip
   assert {**figure, 'drawn': None} == {**{k: v for k, v in measured.items() if k != 'measured'}, 'drawn': None}
@@ -198,7 +198,7 @@ def test_check_names_what_moved(there, tmp_path, capsys):
   assert kept['verdict'] == 'reproduced'
   assert kept['values']['by_seed'] == {'says': 'by seed', 'value': 6.5, 'tolerance': 0.0065}
   assert kept['machine'].endswith(record.machine().partition(', ')[2])
-  assert run(tmp_path, '--only=good', '--check') == 0
+  assert run(tmp_path, '--check') == 0  # all that is kept, and nothing else
   assert 'nothing moved' in capsys.readouterr().out
   there['good'] = make('good', offset=0.006)
   assert run(tmp_path, '--only=good', '--check') == 1
@@ -228,7 +228,9 @@ def test_bars_and_labels_beside_the_axes_are_told_apart():
   figure = figure_style.new_figure(2)
   axes = figure.add_subplot()
   axes.bar([1, 2], [3.0, 4.0])
+  axes.fill([0, 1, 1], [0, 0, 1])
   figure_style.label_lines(figure, axes, [figure_style.Label(3.0, 'x', 'black')])
   [panel] = drawn.drawn_numbers(figure)
   assert panel['bars'] == [{'x': 1.0, 'height': 3.0}, {'x': 2.0, 'height': 4.0}]
+  assert panel['areas'] == [[[0, 0], [1, 0], [1, 1], [0, 0]]]
   assert panel['lines'] == []

@@ -60,7 +60,7 @@ def test_a_reproduction_says_what_it_claims_and_how_to_run_it(name):
 @pytest.mark.parametrize('name', MEASURED)
 def test_what_it_gave_here_is_kept(name):
   reproduction = registry.find_reproduction(name)
-  kept = read_json(record.EXPECTED / f'{name}.json')
+  kept = read_json(record.expected_path(name))
   assert kept is not None
   assert set(kept['values']) == {expected.quantity for expected in reproduction.expected}
   assert all(value['tolerance'] > 0 for value in kept['values'].values())

@@ -105,3 +105,21 @@ def test_write_file_leaves_the_old_one_when_it_fails(tmp_path, monkeypatch):
   with pytest.raises(OSError, match='disk'):
     files.write_atomically(path, 'new')
   assert path.read_text() == 'old'
+
+
+def test_lists_are_read_apart_from_numbers(tmp_path):
+  rows = [
+    {'step': 1, 'train/loss': 2.0, 'stream_gradient_by_position/block_00/attention/total': [1.0, 2.5]},
+    {'step': 10, 'train/loss': 1.0, 'stream_gradient_by_position/block_00/attention/total': [0.5, None]},
+  ]
+  (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  assert list(results.load_metrics(tmp_path).columns) == ['train/loss']
+  positions = results.load_positions(tmp_path)
+  assert positions.loc[(1, 'stream_gradient_by_position/block_00/attention/total')].tolist() == [1.0, 2.5]
+  assert positions.loc[10].isna().to_numpy().tolist() == [[False, True]]
+
+
+def test_what_was_not_logged_by_position_is_said_so(tmp_path):
+  (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "train/loss": 2.0}\n')
+  with pytest.raises(ConfigError, match=r'inspect\.level=full'):
+    results.load_positions(tmp_path)

@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from experiments import plan, record, registry, trained
+from experiments import plan, record, registry, signals, trained
 from experiments.findings import judge_all
 from training.config import ConfigError
 from training.files import read_json
@@ -49,6 +49,13 @@ def test_a_run_that_fails_says_what_to_run_again(two_seeds, tmp_path, monkeypatc
   monkeypatch.setattr(trained, 'conduct', lambda *arguments: 1)
   with pytest.raises(ConfigError, match='--only=initialisation repeats it alone'):
     trained.reproduce(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
+
+
+def test_who_is_stopped_stops(two_seeds, tmp_path, monkeypatch):
+  monkeypatch.setattr(trained, 'conduct', lambda *arguments: signals.STOPPED)
+  with pytest.raises(SystemExit) as stopped:
+    trained.reproduce(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
+  assert stopped.value.code == signals.STOPPED
 
 
 def test_full_scale_trains_elsewhere_at_another_scale(two_seeds, tmp_path, monkeypatch):
