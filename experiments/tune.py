@@ -65,16 +65,15 @@ def tune(
   if trained.stopped or trained.failed:
     return signals.STOPPED if trained.stopped else 1
   with locked(path.parent / 'lock', wait=True):
-    if trained.todo or not path.exists():
-      points = [*(kept.points if kept else ()), *read_points(runs)]
+    before, points = tuning.read(path), tuning.choose([*(kept.points if kept else ()), *read_points(runs)])
+    if before is None or set(before.points) != set(points):
       declared = {**(kept.about['variants'] if kept else {}), **experiment.variants}
       about = {'command': command, 'code_revision': code_revision(), **_made_with(runs)}
       about |= {'settings': settings, 'variants': {name: dict(own) for name, own in declared.items()}}
-      tuning.write(Tuning(path, about, tuning.choose(points)))
-    found = tuning.read(path)
-  if found:
-    rates = ', '.join(f'{variant} {words.short(rate)}' for variant, (rate, _) in found.chosen.items())
-    console.print(f'learning rates, as chosen in {path}: {rates}', highlight=False)
+      tuning.write(Tuning(path, about, points))
+  chosen = {point.variant: words.short(point.learning_rate) for point in points if point.chosen}
+  rates = ', '.join(f'{variant} {rate}' for variant, rate in chosen.items())
+  console.print(f'learning rates, as chosen in {path}: {rates}', highlight=False)
   return 0
 
 
