@@ -122,7 +122,9 @@ class _Sweep:
     """Has a worker train a run; what went wrong, or None."""
     assert worker.stdin is not None
     assert worker.stdout is not None
-    labels = {'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed}
+    labels = {
+      'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed, 'learning_rate_tuned': run.tuned,
+    }  # fmt: skip
     job = {'directory': str(run.directory.absolute()), 'config': run.config.to_flat(), 'labels': labels}
     self.display.started(run)
     with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below

@@ -68,6 +68,22 @@ def refused(arguments: list[str], message: str, place: Path, capfd) -> None:
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
+    (['--tune', '--workdir=short.txt'], 'short.txt is a file'),
+    (['--tune', '--norm_placement=post'], '--tune is for the variants of an experiment'),
+    (['--tune', '--sweep=model.norm_placement=pre,post'], '--tune is for the variants of an experiment'),
+    (['--shared_learning_rate=1e-3', '--name=x'], '--shared_learning_rate is for the variants of an experiment'),
+    (['--tune', '--shared_learning_rate=4e-3'], 'all the same: leave one out'),
+    (
+      ['--tune', '--experiment=block', '--config.optimizer.learning_rate=4e-3'],
+      '--tune and --config.optimizer.learning_rate set the same: leave one out',
+    ),
+    (
+      ['--tune', '--experiment=lr_sensitivity'],
+      'the variants of lr_sensitivity set optimizer.learning_rate themselves',
+    ),
+    (['--tune', '--seeds=0,100'], '--seeds=100: the learning rates of block are chosen on seed 100'),
+    (['--shared_learning_rate=0'], 'optimizer.learning_rate=0.0: must be above 0'),
+    (['--shared_learning_rate=fast'], 'shared_learning_rate=fast'),
     (['--experiment=blok'], "unknown experiment 'blok': did you mean 'block'?"),
     (['--variants=rellu'], "unknown variant of block 'rellu': did you mean 'relu'?"),
     (['--variantz=relu'], "unknown flag --variantz: did you mean 'variants'?"),

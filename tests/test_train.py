@@ -68,6 +68,8 @@ def test_what_is_asked_for():
     }
   }  # fmt: skip
   assert list(asked_for('--config=configs/small.py')[0].variants) == ['default']
+  assert asked_for('--shared_learning_rate=3e-3')[1] == {'optimizer.learning_rate': 3e-3}
+  assert asked_for('--tune') == asked_for('--experiment=block')
   with pytest.raises(ConfigError, match='leave one out'):
     asked_for('--residual', '--config.model.attention_residual=0')
   assert 'config' in flags.FLAGS

@@ -142,8 +142,9 @@ def extend_steps(directory: Path, config: Config) -> None:
 
 
 def workdir_of(directory: Path) -> Path:
-  """<workdir> of <workdir>/<experiment>/<variant>/seed_<k>."""
-  return directory.parents[2] if len(directory.parents) > 2 else directory
+  """<workdir> of <workdir>/<experiment>/<variant>/seed_<k>, or .../<experiment>/tuning/<variant>/<rate>/seed_<k>."""
+  above = 4 if [parent.name for parent in directory.parents][2:3] == ['tuning'] else 2
+  return directory.parents[above] if len(directory.parents) > above else directory
 
 
 def is_finished(directory: Path, config: Config) -> bool:

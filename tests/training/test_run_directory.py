@@ -169,6 +169,7 @@ def test_a_run_that_cannot_say_whose_it_is_is_not_taken_over(directory, name):
 
 def test_the_workdir_of_a_run():
   assert run_directory.workdir_of(Path('runs/block/baseline/seed_0')) == Path('runs')
+  assert run_directory.workdir_of(Path('runs/block/tuning/baseline/lr_0.001/seed_100')) == Path('runs')
   assert run_directory.workdir_of(Path('alone')) == Path('alone')
 
 
