@@ -56,7 +56,7 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
   Raises:
     ConfigError: if a config is impossible, or two variants are the same.
   """
-  for name in (experiment.name, *experiment.variants):
+  for name in (*experiment.name.split('/'), *experiment.variants):
     check_safe_name(name)
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
