@@ -56,8 +56,9 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
   Raises:
     ConfigError: if a config is impossible, or two variants are the same.
   """
-  for name in (*experiment.name.split('/'), *experiment.variants):
-    check_safe_name(name)
+  for name in (experiment.name, *experiment.variants):
+    for folder in name.split('/'):
+      check_safe_name(folder)
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
     seeds = {'run.init_seed': seed, 'data.seed': seed}
