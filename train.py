@@ -3,6 +3,7 @@
   python train.py                                            the experiment `block`
   python train.py --list                                     the experiments there are
   python train.py --experiment=norm_placement --seeds=0,1
+  python train.py --tune                                     each variant at its best learning rate
   python train.py --norm_placement=post --feed_forward=relu --noresidual --name=mine
   python train.py --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
   python train.py --config=configs/small.py --config.model.num_layers=24
@@ -26,9 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
-from experiments import plan, registry
+from experiments import plan, registry, tuned_rates
 from experiments.experiment import Changes, Experiment
 from training.config import ConfigError, nearest_name
+from training.files import SaveFailed
 
 PROJECT = Path(__file__).parent
 
@@ -41,6 +43,13 @@ WORKERS = flags.DEFINE_integer(
   'workers', 0, 'Runs at a time. Default: one a core, each run on one core (the numbers do not depend on how many); '
   'one a GPU on a GPU host. A single run has every core, or one GPU.', lower_bound=0,
 )  # fmt: skip
+TUNE = flags.DEFINE_bool(
+  'tune', False, 'First give every variant the same grid of learning rates, on seeds kept for it; then run each at its '
+  'best one, and compare on the test split.',
+)  # fmt: skip
+SHARED_LEARNING_RATE = flags.DEFINE_float(
+  'shared_learning_rate', None, 'Run all variants at this rate, where an experiment has tuned ones.'
+)
 EXTEND = flags.DEFINE_bool('extend', False, 'Go on with runs that differ in a smaller number of steps alone.')
 INIT_FROM = flags.DEFINE_string(
   'init_from', None, 'A run to start from the parameters of, as runs/block/baseline/seed_0; its model must be the same.'
@@ -63,24 +72,58 @@ def main(argv: list[str]) -> int:
   experiment, changes = asked_for()
   scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
   chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
-  runs = plan.plan_runs(chosen, scale, changes, Path(WORKDIR.value).expanduser())
-  from experiments.conduct import conduct  # here, since what trains and draws takes seconds to import
+  workdir, command = Path(WORKDIR.value).expanduser(), shlex.join(['python', *sys.argv])
+  runs = plan.plan_runs(chosen, scale, changes, workdir)
+  if TUNE.value:
+    from experiments.tune import tune  # here, since what trains and draws takes seconds to import
 
-  return conduct(experiment, runs, WORKERS.value, console, shlex.join(['python', *sys.argv]), EXTEND.value)
+    code = tune(chosen, scale, changes, workdir, WORKERS.value, console, command, EXTEND.value)
+    if code:
+      return code
+  found = tuned_rates.find(experiment.name, workdir)
+  there = tuned_rates.elsewhere(found, chosen, scale, changes) if found else ''
+  if found and there:
+    console.print(f'all at one learning rate: {found.path} was tuned otherwise ({there})', highlight=False)
+    found = None
+  elif found and tuned_rates.LEARNING_RATE not in changes:
+    runs = tuned_rates.plan_tuned(chosen, scale, changes, workdir, found)
+  from experiments.conduct import conduct
+
+  return conduct(experiment, runs, WORKERS.value, console, command, EXTEND.value, found)
 
 
 def asked_for() -> tuple[Experiment, Changes]:
   """The experiment that the flags name or make, and the changes they make to all of its variants."""
   changes = config_changes()
-  if INIT_FROM.value:
-    changes['run.init_from'] = INIT_FROM.value
+  if INIT_FROM.value and changes.setdefault('run.init_from', INIT_FROM.value) != INIT_FROM.value:
+    raise ConfigError('--config.run.init_from and --init_from say different things: leave one out')
   if EXPERIMENT.value and (SWEEP.value or NAME.value):
     raise ConfigError('--sweep and --name make an experiment of their own: leave --experiment out')
   if SWEEP.value:
-    return plan.sweep_experiment(SWEEP.value, changes, NAME.value), changes
-  if not EXPERIMENT.value and (changes or NAME.value or flags.FLAGS.config):
-    return plan.custom_experiment(changes, NAME.value), {}
-  return registry.find_experiment(EXPERIMENT.value or 'block'), changes
+    experiment = plan.sweep_experiment(SWEEP.value, changes, NAME.value)
+  elif not EXPERIMENT.value and (changes or NAME.value or flags.FLAGS.config):
+    experiment, changes = plan.custom_experiment(changes, NAME.value), {}
+  else:
+    experiment = registry.find_experiment(EXPERIMENT.value or 'block')
+  return experiment, changes | shared_rate(experiment, changes)
+
+
+def shared_rate(experiment: Experiment, changes: Changes) -> Changes:
+  """What --shared_learning_rate changes, once it is clear that no two flags set the learning rate."""
+  rate = SHARED_LEARNING_RATE.value
+  if rate is None and not TUNE.value:
+    return {}
+  flag = '--tune' if TUNE.value else '--shared_learning_rate'
+  if rate is not None and TUNE.value:
+    raise ConfigError('--tune gives each variant its own rate, --shared_learning_rate all the same: leave one out')
+  if experiment.name not in registry.experiment_names():
+    raise ConfigError(f'{flag} is for the variants of an experiment: give one alone, as in --experiment=block')
+  for path in tuned_rates.tuned_paths(experiment):
+    if path in changes:
+      raise ConfigError(f'{flag} and --config.{path} set the same: leave one out')
+    if any(path in own for own in experiment.variants.values()):
+      raise ConfigError(f'{flag}: the variants of {experiment.name} set {path} themselves')
+  return {} if rate is None else {tuned_rates.LEARNING_RATE: rate}
 
 
 def parse_seed(text: str) -> int:
@@ -125,6 +168,9 @@ def run_main(argv: list[str]) -> int:
     return main(argv)
   except ConfigError as error:
     return refuse(error)
+  except OSError as error:
+    print(f'train.py: {SaveFailed(error.filename or WORKDIR.value, error)}', file=sys.stderr)
+    return 1
 
 
 if __name__ == '__main__':

@@ -74,7 +74,7 @@ def load_config(path: str) -> Config:
   Raises:
     ConfigError: if there is no such file, or it fails, or gives no Config.
   """
-  file = Path(path).expanduser()
+  file = Path(path).expanduser().absolute()
   if not file.is_file():
     there = sorted(str(p) for p in file.parent.glob('*.py') if p.name not in ('__init__.py', 'flags.py'))
     raise ConfigError(f'--config={path}: there is no such file{nearest_name(path, there)}')

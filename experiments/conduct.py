@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -12,14 +12,32 @@ from experiments import machine, report, signals, sweep
 from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.plan import Run, check_directories
+from experiments.runs import yardsticks_file
+from experiments.tuning import Tuning
 from training.data import Data, load_for
-from training.files import write_json
+from training.files import clear_unfinished, write_json
 from training.ngrams import yardsticks
-from training.run_directory import CLAIM, check_text, extend_steps, locked
+from training.resume import check_start
+from training.run_directory import CLAIM, check_text, extend_steps, is_finished, locked
+
+
+class Trained(NamedTuple):
+  """What `train_runs` did: the data it read, the runs that were not finished before, those that failed, its end."""
+
+  data: Data
+  todo: list[Run]
+  failed: list[Run]
+  stopped: bool
 
 
 def conduct(
-  experiment: Experiment, runs: Sequence[Run], workers: int, console: Console, command: str, extend: bool = False
+  experiment: Experiment,
+  runs: Sequence[Run],
+  workers: int,
+  console: Console,
+  command: str,
+  extend: bool = False,
+  tuning: Tuning | None = None,
 ) -> int:
   """Trains the runs that are not finished, and writes and prints the report.
 
@@ -30,6 +48,7 @@ def conduct(
     console: where to print.
     command: makes it all again; the report shows it.
     extend: whether runs of fewer steps, but else the same, go on to as many as asked for.
+    tuning: how the learning rates were, or might have been, chosen; the report shows it.
 
   Returns:
     The exit code: 0; 1 if a run failed; 75 if it was stopped, and should be run again.
@@ -37,14 +56,34 @@ def conduct(
   Raises:
     ConfigError: before anything is compiled or written, if a run cannot be.
   """
+  data, todo, failed, stopped = train_runs(runs, workers, console, extend)
+  if stopped:
+    return signals.STOPPED
+  directory = runs[0].directory.parent.parent
+  if len(failed) < len(runs):
+    with locked(directory / 'lock', wait=True):  # of two commands that share the directory, the second sees all runs
+      for folder in (directory, directory / 'figures'):
+        clear_unfinished(folder)
+      for split in ('validation', 'test') if runs[0].tuned else ('validation',):
+        path = directory / yardsticks_file(split)
+        if todo or not path.exists():
+          write_json(path, yardsticks(data, split))
+      summary, paths = report.write(experiment, directory, command, tuning)
+    console.print(report.table(summary))
+    for path in paths:
+      console.print(_from_here(path), highlight=False, soft_wrap=True)
+  return 1 if failed else 0
+
+
+def train_runs(runs: Sequence[Run], workers: int, console: Console, extend: bool = False) -> Trained:
+  """Trains the runs that are not finished; the arguments and errors are those of `conduct`."""
   check_directories(runs, extend)
   data = _load_data(runs)
-  directory = runs[0].directory.parent.parent
-  todo = sweep.unfinished(runs)
+  todo, stopped = sweep.unfinished(runs), False
   failed: list[Run] = []
   if todo:
     # A lone run has the whole machine; in an experiment a run has one core, so that its bits do not depend on the rest.
-    places = machine.worker_places(workers, whole_machine=len(runs) == 1 and experiment.name == 'custom')
+    places = machine.worker_places(workers, whole_machine=len(runs) == 1 and runs[0].experiment == 'custom')
     with _claimed(todo), Display(console, len(runs), len(runs) - len(todo)) as display:
       failed, stopped = sweep.execute(todo, places, display)
     if stopped:
@@ -52,16 +91,7 @@ def conduct(
       console.print(
         f'stopped: {len(runs) - left} of {len(runs)} runs are finished; the same command goes on from there'
       )
-      return signals.STOPPED
-  if len(failed) < len(runs):
-    with locked(directory / 'lock', wait=True):  # of two commands that share the directory, the second sees all runs
-      if todo or not (directory / 'yardsticks.json').exists():
-        write_json(directory / 'yardsticks.json', yardsticks(data))
-      summary, paths = report.write(experiment, directory, command)
-    console.print(report.table(summary))
-    for path in paths:
-      console.print(_from_here(path), highlight=False, soft_wrap=True)
-  return 1 if failed else 0
+  return Trained(data, todo, failed, stopped)
 
 
 @contextlib.contextmanager
@@ -76,7 +106,7 @@ def _claimed(runs: Sequence[Run]) -> Iterator[None]:
 
 
 def _load_data(runs: Sequence[Run]) -> Data:
-  """Loads what each run reads, once for all seeds, checks it, and returns the first run's."""
+  """Loads what each run reads, once for all seeds, and returns the first run's; checks what each would go on from."""
   loaded: dict[Any, Data] = {}
   for run in runs:
     config = run.config
@@ -84,6 +114,8 @@ def _load_data(runs: Sequence[Run]) -> Data:
     if key not in loaded:
       loaded[key] = load_for(config)
     check_text(run.directory, loaded[key].checksum)
+    if not is_finished(run.directory, config):
+      check_start(run.directory, config, loaded[key].checksum)
   return next(iter(loaded.values()))
 
 

@@ -55,11 +55,11 @@ class Display:
     """The workers have been told to stop."""
     self._say('stopping: each run finishes its step and saves (a second Ctrl-C quits at once)')
 
-  def stopped(self, run: Run) -> None:
-    """The run has saved what it did, or was killed for taking too long to."""
+  def stopped(self, run: Run, saved: bool) -> None:
+    """The run has been stopped; if its worker could not save what it did, its next start does that again."""
     last = self._running.pop(run)
     at = f' after step {last["step"]}' if last else ''
-    self._say(f'{run.label}: stopped{at}')
+    self._say(f'{run.label}: stopped{at}{"" if saved else ", not saved: it goes on from its last checkpoint"}')
 
   def failed(self, run: Run, error: str, log_lines: Sequence[str]) -> None:
     """The run has ended without a result."""

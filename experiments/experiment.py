@@ -8,6 +8,21 @@ Changes = Mapping[str, Any]  # paths of Config to values, as {'model.norm_placem
 
 
 @dataclasses.dataclass(frozen=True)
+class Grid:
+  """What --tune gives every variant alike.
+
+  Attributes:
+    learning_rates: to choose from.
+    warmup_steps: the same; empty: the config's own alone.
+    seeds: to choose by; none of those that are reported.
+  """
+
+  learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+  warmup_steps: tuple[int, ...] = ()
+  seeds: tuple[int, ...] = (100, 101)
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
   """What an experiment file declares.
 
@@ -17,6 +32,7 @@ class Experiment:
     base: changes over the scale file, shared by every variant.
     seeds: of initial values and data order; seed k of a variant is paired with seed k of the baseline.
     config: the scale file, relative to the project.
+    grid: what --tune chooses from.
     name: of its file; set by the registry.
   """
 
@@ -25,6 +41,7 @@ class Experiment:
   base: Changes = dataclasses.field(default_factory=dict)
   seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
   config: str = 'configs/tiny.py'
+  grid: Grid = Grid()
   name: str = ''
 
   @property

@@ -23,11 +23,15 @@ from experiments.figure_style import (
 )
 from experiments.final_loss import final_loss_by_variant
 from experiments.runs import ExperimentRuns, Run
+from experiments.tuning import Tuning
+from experiments.tuning_figure import final_loss_by_learning_rate
 
 
-def draw_all(runs: ExperimentRuns, summary: Summary) -> list[Picture]:
-  """Every figure of an experiment."""
-  return [final_loss_by_variant(runs, summary), loss_curves(runs, summary), stream_gradient_by_layer(runs, summary)]
+def draw_all(runs: ExperimentRuns, summary: Summary, tuning: Tuning | None = None) -> list[Picture]:
+  """Every figure of an experiment; the first is of its tuning, where there was one."""
+  first = [final_loss_by_learning_rate(tuning, runs.experiment)] if tuning else []
+  own = [final_loss_by_variant(runs, summary), loss_curves(runs, summary), stream_gradient_by_layer(runs, summary)]
+  return first + own
 
 
 @styled

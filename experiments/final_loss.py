@@ -34,12 +34,12 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> Picture:
   for variant, row in rows.items():
     _draw_finals(left, runs.of(variant), summary['variants'][variant], row, styles[variant], runs)
   left.set_yticks(list(rows.values()), [runs.label(variant, between='\n') for variant in variants])
-  left.set(xlabel=f'final validation loss\n({unit})', ylim=(len(variants) - 0.4, -0.6))
+  left.set(xlabel=f'final {runs.measure.split} loss\n({unit})', ylim=(len(variants) - 0.4, -0.6))
   left.grid(visible=False, axis='y')
   left.margins(x=0.06)
   _yardstick_lines(left, runs)
   caption = (
-    f'Left: validation loss in {unit} after the last step, over the whole split; points: seeds, '
+    f'Left: {runs.measure.split} loss in {unit} after the last step, over the whole split; points: seeds, '
     'bar: mean with its 95% interval. '
   )
   if compared:

@@ -40,7 +40,7 @@ def losses_over_rates(found: ExperimentRuns, name: str, rates: Sequence[float]) 
 
 
 def _capped(found: ExperimentRuns, run: Run) -> float:
-  start = run.metrics['train/loss'].iloc[0] / (math.log(2) if found.measure is BITS else 1)
+  start = run.metrics['train/loss'].iloc[0] / (math.log(2) if found.measure.unit == BITS.unit else 1)
   final = run.final(found.measure)
   return float(start if final is None else min(final, start))
 

@@ -11,7 +11,7 @@ from experiments.experiment import Changes, Experiment
 from experiments.registry import experiment_names
 from training import run_directory
 from training.config import Config, ConfigError, check_names, known_paths
-from training.init_from import check_source
+from training.files import read_json
 
 SAFE_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.=+-]*')
 
@@ -26,6 +26,7 @@ class Run:
     seed: of initial values and data order, unless the flags set these apart.
     config: all that decides the run.
     directory: <workdir>/<experiment>/<variant>/seed_<k>.
+    tuned: whether its learning rate was chosen by --tune.
   """
 
   experiment: str
@@ -33,6 +34,7 @@ class Run:
   seed: int
   config: Config
   directory: Path
+  tuned: bool = False
 
   @property
   def label(self) -> str:
@@ -54,6 +56,9 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
   Raises:
     ConfigError: if a config is impossible, or two variants are the same.
   """
+  for name in (experiment.name, *experiment.variants):
+    for folder in name.split('/'):
+      check_safe_name(folder)
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
     seeds = {'run.init_seed': seed, 'data.seed': seed}
@@ -80,13 +85,23 @@ def _check_distinct(runs: Sequence[Run]) -> None:
 
 
 def check_directories(runs: Sequence[Run], extend: bool = False) -> None:
-  """Raises ConfigError if a run cannot have its directory, or the parameters it begins with; writes nothing."""
+  """Raises ConfigError if a run cannot have its directory, before anything is written."""
   for run in runs:
     run_directory.check(run.directory, run.config, extend)
+    check_label(run)
     if not run_directory.is_finished(run.directory, run.config):
       run_directory.check_free(run.directory)
-      if run.config.run.init_from:
-        check_source(run.config)
+
+
+def check_label(run: Run) -> None:
+  """Raises ConfigError if the directory has a result at a rate that was tuned and this run's was not, or vice versa."""
+  result = read_json(run.directory / 'result.json')
+  if result is not None and result.get('learning_rate_tuned', False) != run.tuned:
+    there, here = ('not tuned', 'tuned') if run.tuned else ('tuned', 'not tuned')
+    raise ConfigError(
+      f'{run.directory} holds a run whose learning rate was {there}, and that of this one is {here}: '
+      f'start this one with --workdir={run_directory.workdir_of(run.directory)}_2'
+    )
 
 
 def select(experiment: Experiment, variants: Sequence[str], seeds: Sequence[int]) -> Experiment:

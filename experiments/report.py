@@ -14,16 +14,20 @@ from experiments import figure_style, figures, page, results, words
 from experiments import runs as experiment_runs
 from experiments.experiment import Experiment
 from experiments.summary import base_config, summarise
+from experiments.tuning import Tuning
 from training.files import write_atomically, write_json
 
 
-def write(experiment: Experiment, directory: str | os.PathLike, command: str) -> tuple[dict[str, Any], list[Path]]:
+def write(
+  experiment: Experiment, directory: str | os.PathLike, command: str, tuning: Tuning | None = None
+) -> tuple[dict[str, Any], list[Path]]:
   """Writes results.csv, summary.json, the figures and report.html, from the files of finished runs alone.
 
   Args:
     experiment: what was declared.
     directory: <workdir>/<experiment>, where the runs are and the files go.
     command: makes it all again; the page shows it.
+    tuning: how the learning rates were, or might have been, chosen; it has a figure of its own.
 
   Returns:
     The summary, and the files that were written, the page last.
@@ -33,13 +37,13 @@ def write(experiment: Experiment, directory: str | os.PathLike, command: str) ->
   """
   directory = Path(directory)
   runs = experiment_runs.load(experiment, directory)
-  summary = {**summarise(runs), 'command': command}
+  summary = {**summarise(runs, tuning), 'command': command}
   paths = [
     results.write_csv(results.as_table(runs.records), directory / 'results.csv'),
     write_json(directory / 'summary.json', summary),
   ]
   shown = []
-  for picture in figures.draw_all(runs, summary):
+  for picture in figures.draw_all(runs, summary, tuning):
     files = figure_style.save(picture.figure, directory / 'figures', picture.name) if picture.figure else []
     shown.append({'title': picture.title, 'caption': picture.caption, 'image': page.embed(files[-1]) if files else ''})
     paths += files
@@ -63,14 +67,14 @@ def table(summary: Mapping[str, Any]) -> Table:
   )  # fmt: skip
   view.add_column('variant', overflow='fold')
   view.add_column('learned', justify='right', max_width=10)
-  view.add_column(f'{unit}:\nmean, each seed')
+  view.add_column(f'{unit}{" (test)" if summary["measure"]["split"] == "test" else ""}:\nmean, each seed')
   view.add_column('minus baseline\n[95% interval]', overflow='fold')
   view.add_column('parameters,\nFLOPs a token', justify='right')
   view.add_column('verdict')
   for name, entry in summary['variants'].items():
     comparison = entry['comparison']
     cells = (
-      words.broken(name),
+      words.broken(name) + (f'\nat {words.short(entry["learning_rate"])}' if summary['tuning'] else ''),
       '\n'.join([learned(entry), *words.failures(entry['runs'])]),
       f'{number(entry["mean"])}\n{" ".join(number(value, 2) for value in entry["seeds"].values())}',
       _difference(comparison),
@@ -95,6 +99,8 @@ def number(value: float | None, digits: int = 3) -> str:
 def _below(summary: Mapping[str, Any]) -> str:
   """The lines under the table: verdicts with what they hold for, what is missing, what the intervals cover."""
   lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if entry['comparison']]
+  if summary['tuning']:
+    lines.append(f'tuned: {summary["tuning"]["sentence"]}')
   lines += [f'note: {note}' for note in summary['notes']]
   if any(entry['runs']['diverged'] for entry in summary['variants'].values()):
     lines.append('x: a run that diverged; it is in no mean')

@@ -90,7 +90,8 @@ def load_positions(run_directory: str | os.PathLike) -> pd.DataFrame:
   }
   if not lists:
     raise ConfigError(f'{run_directory} logged nothing by position: that takes --config.inspect.level=full')
-  return pd.DataFrame.from_dict(lists, orient='index', dtype='float64').rename_axis(['step', 'name'])
+  index = pd.MultiIndex.from_tuples(list(lists), names=['step', 'name'])
+  return pd.DataFrame(list(lists.values()), index, dtype='float64')
 
 
 def _read_rows(run_directory: str | os.PathLike) -> list[dict[str, Any]]:

@@ -26,16 +26,23 @@ class Measure:
     curve: the name of the same over a fixed part of the split, in metrics.jsonl.
     unit: as it is printed.
     margin: differences up to this count as none.
+    split: that the final value is of; the curve is of `validation`.
   """
 
   column: str
   curve: str
   unit: str
   margin: float
+  split: str = 'validation'
 
 
 BITS = Measure('val_bits_per_byte', 'validation/bits_per_byte', 'bits per byte', statistics.MARGIN_BITS)
 NATS = Measure('val_loss', 'validation/loss', 'nats a token', statistics.MARGIN_NATS)
+# Where the validation split has chosen the learning rates, the test split says what they are worth.
+ON_TEST = {
+  BITS: dataclasses.replace(BITS, column='test_bits_per_byte', split='test'),
+  NATS: dataclasses.replace(NATS, column='test_loss', split='test'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +140,11 @@ class ExperimentRuns:
     return name if learned == len(own) else f'{name}{between}({learned}/{len(own)} learned)'
 
 
+def yardsticks_file(split: str) -> str:
+  """The file beside the runs that has what counting alone achieves on a split."""
+  return 'yardsticks.json' if split == 'validation' else f'yardsticks_{split}.json'
+
+
 def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns:
   """Reads an experiment's directory, <workdir>/<experiment>.
 
@@ -153,8 +165,15 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
   notes = _missing(experiment, found)
   if others:
     notes.append(f'not shown, since this experiment does not declare them: {", ".join(others)}')
+  notes += [
+    f'{record["variant"]}, seed {record["seed"]}: was extended at step {", ".join(map(str, record["extended_at"]))}'
+    for record in found
+    if record.get('extended_at')
+  ]
   runs = tuple(_read_run(record, notes) for record in found)
   measure = BITS if any(record.get(BITS.column) is not None for record in found) else NATS
+  if all(record.get('learning_rate_tuned') for record in found):
+    measure = ON_TEST[measure]
   return ExperimentRuns(experiment, runs, records, measure, _yardsticks(Path(directory), runs, measure), tuple(notes))
 
 
@@ -220,9 +239,10 @@ def _seeds(seeds: list[int]) -> str:
 
 
 def _yardsticks(directory: Path, runs: Iterable[Run], measure: Measure) -> dict[str, float]:
-  """Bits per byte are in yardsticks.json; in nats a token, result.json has the unigram entropy."""
-  if measure is BITS:
-    path = directory / 'yardsticks.json'
-    return read_json(path) or {}
+  """Bits per byte are in yardsticks*.json; in nats a token, result.json has the unigram entropy of `validation`."""
+  if measure.unit == BITS.unit:
+    return read_json(directory / yardsticks_file(measure.split)) or {}
+  if measure is not NATS:
+    return {}
   entropies = {run.result['unigram_entropy'] for run in runs if run.result.get('unigram_entropy') is not None}
   return {'unigram': float(np.mean(list(entropies)))} if entropies else {}

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 STOPPED = os.EX_TEMPFAIL  # 75: what is saved is whole, and the same command goes on from it
 INTERRUPTED = 130  # a second SIGINT: at once, from the last checkpoint
@@ -18,14 +18,14 @@ def leave_when_told() -> None:
 
 
 @contextlib.contextmanager
-def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
-  """Has `handler` called on SIGINT and SIGTERM, and afterwards whatever was before."""
-  earlier = {number: signal.signal(number, handler) for number in SIGNALS}
+def handlers_kept() -> Iterator[None]:
+  """Afterwards SIGINT and SIGTERM do what they did before."""
+  earlier = {number: signal.getsignal(number) for number in SIGNALS}
   try:
     yield
   finally:
-    for number, before in earlier.items():
-      signal.signal(number, before)
+    for number, handler in earlier.items():
+      signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -10,33 +10,47 @@ import numpy as np
 from experiments import runs as experiment_runs
 from experiments import statistics, words
 from experiments.runs import SEED_PATHS, ExperimentRuns, Run
+from experiments.tuning import Tuning, describe_choice
 
 SEEDED = dict(zip(SEED_PATHS, ('the initial values', 'the order of the data'), strict=True))
 DOES_NOT_COVER = 'the choice of text, the tuning, and other model sizes or lengths of training'
 SHARE_NOTE = 'a schedule that ended earlier would reach it sooner'
 
 
-def summarise(runs: ExperimentRuns) -> dict[str, Any]:
-  """What the runs of an experiment show, in numbers and words; all of it can be written as JSON."""
+def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, Any]:
+  """What the runs of an experiment show, in numbers and words; all of it can be written as JSON.
+
+  Args:
+    runs: all there are.
+    tuning: how the learning rates were chosen, for runs that are at those.
+  """
   experiment, measure = runs.experiment, runs.measure
   variants = {name: _describe(runs, name) for name in runs.variants}
   if experiment.baseline in variants:
     _compare(runs, variants)
   equal, different = _held_equal(variants, experiment.baseline)
+  checksums = _distinct(run.result.get('data_checksum') for run in runs.runs)
+  chosen = describe_choice(tuning, variants, checksums) if tuning and measure.split == 'test' else None
   return {
     'experiment': experiment.name,
     'question': experiment.question,
     'baseline': experiment.baseline,
-    'measure': {'column': measure.column, 'unit': measure.unit, 'margin': measure.margin},
+    'measure': {
+      'column': measure.column,
+      'unit': measure.unit,
+      'margin': measure.margin,
+      'split': measure.split,
+    },
     'variants': variants,
     'yardsticks': dict(runs.yardsticks),
     'held_equal': equal,
     'not_held_equal': different,
     'interval': {'level': statistics.LEVEL, 'covers': _covered(runs), 'does_not_cover': DOES_NOT_COVER},
-    'notes': list(runs.notes),
+    'tuning': chosen,
+    'notes': [*runs.notes, *(chosen['warnings'] if chosen else ())],
     'device': _distinct(run.result.get('device') for run in runs.runs),
     'layout': _distinct(run.result.get('layout') for run in runs.runs),
-    'data_checksum': _distinct(run.result.get('data_checksum') for run in runs.runs),
+    'data_checksum': checksums,
     'versions': _versions(runs.runs),
     'seconds': sum(run.result.get('seconds') or 0 for run in runs.runs),
   }

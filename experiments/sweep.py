@@ -41,8 +41,10 @@ def execute(runs: Sequence[Run], places: Sequence[Place], display: Display) -> O
   finishes its step and saves, and no other run is begun; on a second SIGINT all are killed, and SystemExit is raised.
   """
   sweep = _Sweep(runs, display)
-  with signals.handled(sweep.handle):
+  with signals.handlers_kept():
     asyncio.run(sweep.run(places[: len(runs)]))
+  if sweep.quitting:
+    raise SystemExit(signals.INTERRUPTED)
   return Outcome(sweep.failed, sweep.stopping)
 
 
@@ -52,28 +54,25 @@ class _Sweep:
   def __init__(self, runs: Sequence[Run], display: Display):
     self.waiting, self.display = deque(runs), display
     self.failed: list[Run] = []
-    self.stopping = False
+    self.stopping = self.quitting = False
     self._workers: list[asyncio.subprocess.Process] = []
-    self._loop: asyncio.AbstractEventLoop | None = None
+    self._starting = asyncio.Lock()  # one at a time, since a signal is blocked meanwhile
 
   async def run(self, places: Sequence[Place]) -> None:
-    self._loop = asyncio.get_running_loop()
-    if self.stopping:
-      self._stop()
+    loop = asyncio.get_running_loop()
+    for number in signals.SIGNALS:  # the loop's own: a handler of Python's may wait until a worker has something to say
+      loop.add_signal_handler(number, self._told, number)
     try:
       await asyncio.gather(*(self._serve(place) for place in places))
     finally:
       self._kill()
 
-  def handle(self, number: int, frame: object) -> None:
-    """Answers a signal; the runs are stopped in the loop, not in the midst of whatever it is doing."""
-    del frame
-    if self.stopping and number == signal.SIGINT:
+  def _told(self, number: int) -> None:
+    if not self.stopping:
+      self._stop()
+    elif number == signal.SIGINT:
+      self.quitting = True
       self._kill()
-      raise SystemExit(signals.INTERRUPTED)
-    self.stopping = True
-    if self._loop is not None:
-      self._loop.call_soon_threadsafe(self._stop)
 
   def _stop(self) -> None:
     self.stopping = True
@@ -107,12 +106,13 @@ class _Sweep:
   async def _start(self, place: Place) -> asyncio.subprocess.Process:
     path = [str(PROJECT), *filter(None, [os.environ.get('PYTHONPATH')])]
     core = [] if place.core is None else [f'--core={place.core}']
-    with signals.sigint_kept_from_children():
-      worker = await asyncio.create_subprocess_exec(
-        sys.executable, '-P', '-m', 'experiments.worker', *core,  # -P: what lies in the user's folder is not ours
-        env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-      )  # fmt: skip
+    async with self._starting:
+      with signals.sigint_kept_from_children():
+        worker = await asyncio.create_subprocess_exec(
+          sys.executable, '-P', '-m', 'experiments.worker', *core,  # -P: what lies in the user's folder is not ours
+          env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
+          stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
     self._workers.append(worker)
     if self.stopping:
       _send(worker, signal.SIGTERM)
@@ -122,7 +122,9 @@ class _Sweep:
     """Has a worker train a run; what went wrong, or None."""
     assert worker.stdin is not None
     assert worker.stdout is not None
-    labels = {'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed}
+    labels = {
+      'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed, 'learning_rate_tuned': run.tuned,
+    }  # fmt: skip
     job = {'directory': str(run.directory.absolute()), 'config': run.config.to_flat(), 'labels': labels}
     self.display.started(run)
     with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below
@@ -135,14 +137,15 @@ class _Sweep:
       if 'ended' in event:
         self.display.ended(run, event['ended'])
         return None
-      if 'stopped' in event:  # by us, or by someone who told it alone
-        self.stopping = True
-        self.display.stopped(run)
+      if 'stopped' in event:
+        self.display.stopped(run, saved=True)
+        if not self.stopping:  # someone has told this worker alone
+          self._stop()
         return None
       self.display.progress(run, event)
     code = await worker.wait()
     if self.stopping:
-      self.display.stopped(run)
+      self.display.stopped(run, saved=False)
       return None
     return f'its process was killed by signal {-code}' if code < 0 else f'its process ended with code {code}'
 

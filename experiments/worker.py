@@ -22,6 +22,7 @@ from absl import app, flags, logging
 
 from training.cache import keep_compiled_programs
 from training.config import Config, ConfigError
+from training.files import SaveFailed
 from training.loop import Stopped, train
 
 CORE = flags.DEFINE_integer('core', None, 'The one core to run on. Default: all.')
@@ -50,13 +51,18 @@ def main(argv: list[str]) -> None:
         tell({'ended': result['status']})
       except Stopped:
         tell({'stopped': True})
-      except ConfigError as error:
-        print(error, file=sys.stderr)
-        tell({'failed': str(error)})
-      except Exception as error:  # whatever it is, it is this run's end alone: the log has it whole
-        with contextlib.suppress(OSError):  # but for a full disk
-          traceback.print_exc()
-        tell({'failed': f'{type(error).__name__}: {error}'.splitlines()[0]})
+      except Exception as error:  # whatever it is, it is this run's end alone
+        tell({'failed': _log_failure(error, directory)})
+
+
+def _log_failure(error: Exception, directory: Path) -> str:
+  """What a person is told: of a mistake or a full disk what to do; of anything else its name, and the log has all."""
+  if isinstance(error, OSError):
+    error = SaveFailed(error.filename or directory, error)
+  known = isinstance(error, (ConfigError, SaveFailed))
+  with contextlib.suppress(OSError):  # the log may lie on a full disk
+    print(error, file=sys.stderr) if known else traceback.print_exception(error)
+  return str(error) if known else f'{type(error).__name__}: {error}'.splitlines()[0]
 
 
 def _log_to(path: Path) -> None:

@@ -84,11 +84,16 @@ def start(place: Path, cache: Path) -> subprocess.Popen:
     )  # fmt: skip
 
 
+def wait_for(moment: Callable[[], bool], process: subprocess.Popen) -> None:
+  """Waits for something to come true, or for the process to end."""
+  while process.poll() is None and not moment():
+    time.sleep(0.001)
+
+
 def kill_at(moment: str, process: subprocess.Popen, place: Path, random_numbers: random.Random) -> bool:
   """Waits for the moment and kills the whole group; False if the command came to its end before."""
   reached, within, _ = MOMENTS[moment]
-  while process.poll() is None and not reached(place):
-    time.sleep(0.001)
+  wait_for(lambda: reached(place), process)
   try:
     process.wait(random_numbers.uniform(0, within))
   except subprocess.TimeoutExpired:

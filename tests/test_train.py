@@ -27,73 +27,6 @@ def run_main(*arguments: str) -> int:
     return train.run_main(argv)
 
 
-@pytest.mark.parametrize(
-  ('arguments', 'message'),
-  [
-    (['--experiment=blok'], "unknown experiment 'blok': did you mean 'block'?"),
-    (['--variants=rellu'], "unknown variant of block 'rellu': did you mean 'relu'?"),
-    (['--variantz=relu'], "unknown flag --variantz: did you mean 'variants'?"),
-    (['--config.num_layers=3'], "did you mean 'config.model.num_layers'?"),
-    (['--confg=configs/small.py'], "did you mean 'config'?"),
-    (['--config.model.num_layer=3'], "did you mean 'config.model.num_layers'?"),
-    (['--config.model.num_layers=many'], 'num_layers=many'),
-    (['--config.model.num_layers=0'], 'model.num_layers=0: must be at least 1'),
-    (['--config.model.num_layers=-1'], 'model.num_layers=-1: must be at least 1'),
-    (['--config.model.num_heads=5'], 'model.num_heads=5 does not divide model.d_model=64: 4 does'),
-    (['--norm_placement=middle'], 'should be one of <pre|post|'),
-    (['--norm_placement=post', '--config.model.norm_placement=pre'], 'different things'),
-    (['--feed_forward=tanh'], 'should be one of <relu|'),
-    (['--norm_placement=deepnorm', '--noresidual'], 'sets its own residual scale'),
-    (['--config.optimizer.learning_rate=-1'], 'optimizer.learning_rate=-1.0: must be above 0'),
-    (['--config.optimizer.learning_rate=fast'], 'learning_rate=fast'),
-    (['--config.optimizer.learning_rate=nan'], 'must be a finite number'),
-    (['--config.optimizer.warmup_steps=300'], 'leaves no step'),
-    (['--config.run.batch_size=100000'], 'too few for a batch of 100000: set run.batch_size='),
-    (
-      ['--config.data.sequence_length=100', '--config.model.position=learned'],
-      'longer than the learned position table',
-    ),
-    (['--config.data.task=files'], 'needs data.paths'),
-    (['--config.data.task=files', '--config.data.paths=nowhere.txt'], 'nowhere.txt'),
-    (['--config.data.task=files', '--config.data.paths=empty.txt'], 'empty'),
-    (['--config.data.task=files', '--config.data.paths=short.txt'], 'short'),
-    (['--config.data.task=files', '--config.data.paths=folder'], 'folder'),
-    (['--config.data.paths=short.txt'], 'only with data.task=files'),
-    (['--config.data.tokenizer=nowhere.json'], 'nowhere.json'),
-    (['--config.model.vocab_size=64'], 'set model.vocab_size=256'),
-    (['--config=nowhere.py'], 'nowhere.py: there is no such file'),
-    (['--config=short.txt'], 'a config is a Python file'),
-    (['--config=folder'], 'there is no such file'),
-    (['--seeds=one'], "'one' is not a seed"),
-    (['--seeds=-1'], "'-1' is not a seed"),
-    (['--workers=-1'], 'workers'),
-    (['--workers=two'], 'workers=two'),
-    (['--name=../../elsewhere', '--norm_placement=post'], 'the name'),
-    (['--name=x', '--experiment=block'], '--sweep and --name'),
-    (['--sweep=model.norm_placement=pre,pots'], "model.norm_placement='pots': must be one of"),
-    (['--sweep=model.norm_placment=pre,post'], "did you mean 'model.norm_placement'"),
-    (['--experiment=block', '--feed_forward=relu'], 'block/relu/seed_0 is the same as block/baseline/seed_0'),
-    (['--config.run.init_seed=1', '--config.data.seed=1', '--experiment=heads'], 'heads/heads_4/seed_1 is the same'),
-    (['--config.data.seed=5000000000'], 'must be below'),
-    (['--workdir=short.txt'], 'short.txt is a file'),
-    (['block'], "what is 'block'?"),
-  ],
-)
-def test_a_mistake_is_told_in_one_line_and_nothing_is_written(arguments, message, tmp_path, monkeypatch, capfd):
-  monkeypatch.chdir(tmp_path)
-  (tmp_path / 'empty.txt').touch()
-  (tmp_path / 'short.txt').write_text('In the beginning')
-  (tmp_path / 'folder').mkdir()
-  before = sorted(tmp_path.rglob('*'))
-  assert run_main(*arguments) == 2
-  output, error = capfd.readouterr()
-  assert output == ''
-  assert error.count('\n') == 1
-  assert error.startswith('train.py: ')
-  assert message in error
-  assert sorted(tmp_path.rglob('*')) == before
-
-
 def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert run_main('--list') == 0
@@ -101,6 +34,17 @@ def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
   for word in ('block', 'norm_placement', 'feed_forward', 'residual', 'heads', 'initialisation', 'post_norm', 'rezero'):
     assert word in output
   assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
+  def fail(argv):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(train, 'main', fail)
+  assert run_main() == 1
+  message = capsys.readouterr().err
+  assert message.startswith('train.py: runs could not be written (No space left on device): what was saved before is')
+  assert message.count('\n') == 1
 
 
 def asked_for(*arguments: str):
@@ -124,6 +68,8 @@ def test_what_is_asked_for():
     }
   }  # fmt: skip
   assert list(asked_for('--config=configs/small.py')[0].variants) == ['default']
+  assert asked_for('--shared_learning_rate=3e-3')[1] == {'optimizer.learning_rate': 3e-3}
+  assert asked_for('--tune') == asked_for('--experiment=block')
   with pytest.raises(ConfigError, match='leave one out'):
     asked_for('--residual', '--config.model.attention_residual=0')
   assert 'config' in flags.FLAGS
@@ -166,6 +112,40 @@ def test_an_experiment_from_start_to_report_and_again(tmp_path):
   assert other.returncode == 2
   assert 'run.batch_size is 16 there, 8 here' in other.stderr
   assert {path: path.read_bytes() for path in directory.rglob('*') if path.is_file()} == kept
+
+
+@pytest.mark.slow
+def test_more_steps_and_another_start(tmp_path):
+  (tmp_path / 'text.txt').write_text('in the beginning was the word, and the word was with the block\n' * 400)
+  asked = ['--name=mine', *MINI]
+  assert command(*asked, cwd=tmp_path).returncode == 0
+  longer = command(*asked, '--config.run.steps=20', cwd=tmp_path)
+  assert longer.returncode == 2
+  assert 'mine/seed_0 holds a run of 12 steps, and 20 are asked for: --extend takes it there, or' in longer.stderr
+  extended = command(*asked, '--config.run.steps=20', '--extend', cwd=tmp_path)
+  assert extended.returncode == 0, extended.stderr
+  assert 'goes on from step 12, to 20 instead of 12 steps; from here on the cosine schedule' in extended.stdout
+  directory = tmp_path / 'runs' / 'custom'
+  result = json.loads((directory / 'mine' / 'seed_0' / 'result.json').read_text())
+  assert (result['steps'], result['extended_at'], result['init_from']) == (20, [12], None)
+  assert 'mine, seed 0: was extended at step 12' in json.loads((directory / 'summary.json').read_text())['notes']
+  shorter = command(*asked, '--extend', cwd=tmp_path)
+  assert shorter.returncode == 2
+  assert 'holds a run of 20 steps, more than the 12 asked for' in shorter.stderr
+  source = str(directory / 'mine' / 'seed_0')
+  tuned = command('--name=tuned', f'--init_from={source}', *MINI, cwd=tmp_path)
+  assert tuned.returncode == 0, tuned.stderr
+  result = json.loads((directory / 'tuned' / 'seed_0' / 'result.json').read_text())
+  assert (result['init_from']['run'], result['init_from']['step']) == (source, 20)
+  first = [
+    json.loads((directory / name / 'seed_0' / 'metrics.jsonl').read_text().splitlines()[0])
+    for name in ('mine', 'tuned')
+  ]
+  assert first[1]['train/loss'] < first[0]['train/loss'] - 0.5
+  wrong = command('--name=wrong', f'--init_from={source}', *MINI, '--config.model.d_model=32', cwd=tmp_path)
+  assert wrong.returncode == 2
+  assert 'its model is another one (model.d_model is 16 there, 32 here)' in wrong.stderr
+  assert not (directory / 'wrong').exists()
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from orbax.checkpoint import v1 as ocp
 
 from training.config import ConfigError
 from training.digests import Damaged, array_checksums, read_manifest, write_manifest
+from training.files import SaveFailed
 from training.step import State
 
 # Folders are made before a save goes on in the background: where one cannot be made, orbax's threads would wait for it
@@ -55,19 +56,26 @@ class Checkpoints:
       self._thread.shutdown()
 
   def save(self, state: State, about: About) -> None:
-    """Starts writing the state, under its step; returns when the device's memory may be used again."""
+    """Starts writing the state, under its step; returns when the device's memory may be used again.
+
+    Raises:
+      SaveFailed: if this save cannot start, or the one before it failed.
+    """
     self.wait()
     step = int(state.step)
     if step in steps_in(self._directory):
       return
     arrays = {name: int(value) for name, value in jax.device_get(array_checksums(state)).items()}
     unfinished = self._directory / f'{step}{_UNFINISHED}'
-    with _CONTEXT:
-      response = ocp.save_checkpointables_async(unfinished, {'state': state})
+    try:
+      with _CONTEXT:
+        response = ocp.save_checkpointables_async(unfinished, {'state': state})
+    except Exception as error:  # whatever orbax may raise
+      raise SaveFailed(self._directory / str(step), error) from error
     self._pending = self._thread.submit(self._finish, response, step, {'arrays': arrays, 'about': about})
 
   def wait(self) -> None:
-    """Waits for the save under way, and raises what went wrong in it."""
+    """Waits for the save under way; raises SaveFailed if it did."""
     if self._pending is not None:
       pending, self._pending = self._pending, None
       pending.result()
@@ -83,25 +91,22 @@ class Checkpoints:
     Raises:
       ConfigError: if there are checkpoints, and none is whole.
     """
-    notes: list[str] = []
-    for step in steps_in(self._directory):
-      try:
-        state, manifest = load(self._directory / str(step), like, check)
-      except Damaged as error:
-        notes.append(f'checkpoint {step} is damaged: {error}')
-        continue
-      for damaged in steps_in(self._directory)[: len(notes)]:
-        shutil.rmtree(self._directory / str(damaged))
-      return Restored(state, manifest['about'], [f'{note}: went on from step {step}' for note in notes])
-    if notes:
-      raise ConfigError(f'{"; ".join(notes)}: none is whole; delete {self._directory.parent} to start this run over')
-    return None
+    found = newest_whole(self._directory, lambda path: load(path, like, check))
+    if found is None:
+      return None
+    (state, manifest), notes = found
+    for damaged in steps_in(self._directory)[: len(notes)]:
+      shutil.rmtree(self._directory / str(damaged))
+    return Restored(state, manifest['about'], [f'{note}: went on from step {state.step}' for note in notes])
 
   def _finish(self, response: Any, step: int, manifest: Mapping[str, Any]) -> None:
-    response.result()
     unfinished = self._directory / f'{step}{_UNFINISHED}'
-    write_manifest(unfinished, manifest)
-    unfinished.rename(self._directory / str(step))
+    try:
+      response.result()
+      write_manifest(unfinished, manifest)
+      unfinished.rename(self._directory / str(step))
+    except Exception as error:
+      raise SaveFailed(self._directory / str(step), error) from error
     for old in steps_in(self._directory)[self._keep :]:
       shutil.rmtree(self._directory / str(old))
 
@@ -110,6 +115,27 @@ def steps_in(directory: Path) -> list[int]:
   """The steps of the checkpoints in a folder, the newest first."""
   names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
   return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def newest_whole(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]] | None:
+  """What `read` gives for the newest checkpoint that is whole, and a line for each newer one; None if there is none.
+
+  Args:
+    directory: of the checkpoints.
+    read: is given the folder of one; raises Damaged if it is not whole.
+
+  Raises:
+    ConfigError: if there are checkpoints, and none is whole.
+  """
+  notes: list[str] = []
+  for step in steps_in(directory):
+    try:
+      return read(directory / str(step)), notes
+    except Damaged as error:
+      notes.append(f'checkpoint {step} is damaged: {error}')
+  if notes:
+    raise ConfigError(f'{"; ".join(notes)}: none is whole; delete {directory.parent} to start this run over')
+  return None
 
 
 def load(path: Path, like: State, check: Callable[[About], None] = lambda about: None) -> tuple[State, dict[str, Any]]:

@@ -52,7 +52,6 @@ def result_of(config: Config, programs: Programs, state: State, data: Data) -> d
     'parameters': config.model.num_parameters,
     'flops_per_token': config.model.flops_per_token(config.data.sequence_length),
     'learning_rate': config.optimizer.learning_rate,
-    'learning_rate_tuned': False,  # every variant runs at the rate it is given
     'val_loss': val_loss,
     'val_bits_per_byte': None if val_loss is None else data.bits_per_byte(val_loss, 'validation'),
     'test_loss': test_loss,

@@ -9,6 +9,23 @@ from typing import Any
 
 from model.config import ConfigError
 
+UNFINISHED = '.unfinished'  # ends the name of a file until it is whole
+
+
+class SaveFailed(Exception):  # noqa: N818 - what has happened
+  """Something could not be written, on a full disk as a rule; what was saved before is whole."""
+
+  def __init__(self, what: object, error: Exception):
+    reason = (
+      error.strerror
+      if isinstance(error, OSError) and error.strerror
+      else str(error).partition('\n')[0].rpartition(': ')[2]
+    )
+    super().__init__(
+      f'{what} could not be written ({reason}): what was saved before is whole, and once there is room the same '
+      'command goes on from it'
+    )
+
 
 def write_atomically(path: Path, *parts) -> Path:
   """Writes a file whole or not at all, however many processes do so at once.
@@ -24,7 +41,7 @@ def write_atomically(path: Path, *parts) -> Path:
     OSError: if it cannot be written; nothing is left behind, and a file that was there stays as it was.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
-  descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+  descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED)
   try:
     with open(descriptor, 'wb') as file:
       for part in parts:
@@ -38,6 +55,12 @@ def write_atomically(path: Path, *parts) -> Path:
       os.unlink(temporary)
     raise
   return path
+
+
+def clear_unfinished(folder: Path) -> None:
+  """Deletes what writers that were killed have left in a folder; for one who holds its lock."""
+  for path in folder.glob(f'.*{UNFINISHED}'):
+    path.unlink()
 
 
 def write_json(path: Path, value: dict[str, Any]) -> Path:

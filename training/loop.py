@@ -39,7 +39,7 @@ def train(
   Args:
     config: all that decides the run.
     directory: where its files are; made if it is not there.
-    labels: what the run is called, as {'experiment', 'variant', 'seed'}; opens result.json.
+    labels: what is said of the run, as {'experiment', 'variant', 'seed', 'learning_rate_tuned'}; opens result.json.
     report: is told of progress at logged steps, as {'step', 'steps', 'loss', 'tokens_per_second'}, and of what a
       person should know, as {'note'}.
     stop: is asked after every step whether to stop there.
@@ -50,6 +50,7 @@ def train(
   Raises:
     ConfigError: if the data do not fit the model, the directory is another run's, another process trains it, or no
       checkpoint of it is whole.
+    SaveFailed, OSError: if something could not be written.
     Stopped: if told to.
   """
   started = time.perf_counter()

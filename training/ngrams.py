@@ -21,8 +21,8 @@ def unigram_entropy(source: Source) -> float:
   return -float(np.sum(shares * np.log(shares)))
 
 
-def yardsticks(data: Data) -> dict[str, float]:
-  """Validation bits per byte of a unigram, a bigram and a trigram model, counted on the training split.
+def yardsticks(data: Data, split: Split = 'validation') -> dict[str, float]:
+  """Bits per byte of a unigram, a bigram and a trigram model on a split, counted on the training split.
 
   They score what a model scores: all tokens but the first of each segment. The second has one token before it, and the
   trigram model takes the bigram's word for it. Unlike a model's, their context does not end where a window begins, so
@@ -41,18 +41,18 @@ def yardsticks(data: Data) -> dict[str, float]:
   place = np.zeros(corpus.vocab_size, int)  # of a token id among the symbols that occur
   place[symbols] = np.arange(symbols.size)
 
-  def runs(split: Split) -> list[np.ndarray]:
-    return [place[corpus.tokens[segment.start : segment.stop]] for segment in corpus.of(split)]
+  def runs(part: Split) -> list[np.ndarray]:
+    return [place[corpus.tokens[segment.start : segment.stop]] for segment in corpus.of(part)]
 
-  train, validation = runs('train'), runs('validation')
-  scored_bytes = sum(segment.scored_bytes for segment in corpus.of('validation'))
+  train, held_out = runs('train'), runs(split)
+  scored_bytes = sum(segment.scored_bytes for segment in corpus.of(split))
   tables: list[np.ndarray] = []
   lower = np.full(symbols.size, 1 / corpus.vocab_size)
   result = {}
   for order, name in enumerate(NAMES, start=1):
     lower = witten_bell(count_ngrams(train, order, symbols.size), lower)
     tables.append(lower)
-    result[name] = sum(nats(tables, run) for run in validation) / math.log(2) / scored_bytes
+    result[name] = sum(nats(tables, run) for run in held_out) / math.log(2) / scored_bytes
   return result
 
 

@@ -1,17 +1,18 @@
 """Where a run stands when it starts: at its newest checkpoint, at another run's parameters, or at initial values."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from training import run_directory
-from training.checkpoint import About, Checkpoints
+from training.checkpoint import About, Checkpoints, newest_whole
 from training.config import Config, ConfigError
 from training.data import Data
-from training.init_from import source_params
+from training.digests import read_manifest
+from training.init_from import check_source, source_params
 from training.metrics_log import NOTHING, check_mark
 from training.optimizer import make_schedule
 from training.programs import Programs
@@ -36,19 +37,9 @@ def state_to_go_on_from(
   Raises:
     ConfigError: if a checkpoint is another run's, naming all that differs, or there are some and none is whole.
   """
-  run = {**run_directory.identity(config), 'data_checksum': data.checksum}
-
-  def check(about: About) -> None:
-    differing = run_directory.differences(about['run'], run)
-    if about['run']['run.steps'] < config.run.steps:
-      del differing['run.steps']  # it is being extended
-    if differing:
-      shown = '; '.join(differing.values())
-      raise ConfigError(f'{directory} holds a checkpoint of another run ({shown}): choose another --workdir')
-    check_mark(directory / 'metrics.jsonl', about['log'])
-
+  run = _identity(config, data.checksum)
   state = programs.init(np.uint32(config.run.init_seed))
-  restored = checkpoints.restore(state, check)
+  restored = checkpoints.restore(state, lambda about: _check(directory, about, run))
   if restored is None:
     about: dict[str, Any] = {'run': run, 'log': NOTHING, 'init_from': None, 'extended_at': []}
     if config.run.init_from:
@@ -63,6 +54,29 @@ def state_to_go_on_from(
     about['extended_at'] = [*about['extended_at'], step]
     note(_extended(config, restored.state, steps_before))
   return restored.state, about, step
+
+
+def check_start(directory: Path, config: Config, data_checksum: str) -> None:
+  """Raises ConfigError, before anything is compiled, if `state_to_go_on_from` would; loads no array."""
+  run = _identity(config, data_checksum)
+  found = newest_whole(directory / 'checkpoints', lambda path: _check(directory, read_manifest(path)['about'], run))
+  if found is None and config.run.init_from:
+    check_source(config)
+
+
+def _identity(config: Config, data_checksum: str) -> dict[str, Any]:
+  return {**run_directory.identity(config), 'data_checksum': data_checksum}
+
+
+def _check(directory: Path, about: About, run: Mapping[str, Any]) -> None:
+  """Refuses the checkpoint of another run; one whose lines in the log have changed is as good as damaged."""
+  differing = run_directory.differences(about['run'], run)
+  if about['run']['run.steps'] < run['run.steps']:
+    del differing['run.steps']  # it is being extended
+  if differing:
+    shown = '; '.join(differing.values())
+    raise ConfigError(f'{directory} holds a checkpoint of another run ({shown}): choose another --workdir')
+  check_mark(directory / 'metrics.jsonl', about['log'])
 
 
 def _extended(config: Config, state: State, steps_before: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from training.config import Config, ConfigError
-from training.files import read_json, write_json
+from training.files import clear_unfinished, read_json, write_json
 
 # A run is what it computes. Sections, and fields of `run`, that only decide what is looked at do not belong to it.
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
@@ -46,12 +46,7 @@ def check(directory: Path, config: Config, extend: bool = False) -> None:
   Raises:
     ConfigError: if another run's config.json is there (naming all that differs), or something else is in the way.
   """
-  for place in (directory, *directory.parents):
-    if place.exists() and not place.is_dir():
-      raise ConfigError(f'{place} is a file, and a folder is needed there: move it, or choose another --workdir')
-  nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
-  if not os.access(nearest, os.W_OK | os.X_OK):
-    raise ConfigError(f'{nearest} cannot be written to: choose another --workdir')
+  _check_place(directory)
   stored = read_json(directory / 'config.json')
   elsewhere = f'start this one with --workdir={workdir_of(directory)}_2'
   if stored is None:
@@ -72,6 +67,20 @@ def check(directory: Path, config: Config, extend: bool = False) -> None:
       )
   elif differing:
     raise ConfigError(f'{directory} holds another run ({"; ".join(differing.values())}): {elsewhere}')
+
+
+def _check_place(directory: Path) -> None:
+  try:
+    for folder in (directory / 'checkpoints', directory / 'tensorboard', directory, *directory.parents):
+      if folder.exists() and not folder.is_dir():
+        raise ConfigError(f'{folder} is a file, and a folder is needed there: move it, or choose another --workdir')
+    if (directory / 'metrics.jsonl').is_dir():
+      raise ConfigError(f'{directory}/metrics.jsonl is a folder, and a file is needed there: move it')
+    nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+  except PermissionError as error:
+    raise ConfigError(f'{error.filename} cannot be looked into: choose another --workdir') from None
+  if not os.access(nearest, os.W_OK | os.X_OK):
+    raise ConfigError(f'{nearest} cannot be written to: choose another --workdir')
 
 
 def check_text(directory: Path, data_checksum: str) -> None:
@@ -118,8 +127,9 @@ def _lock(file: TextIO, kind: int, wait: bool = False) -> None:
 
 
 def prepare(directory: Path, config: Config) -> None:
-  """Makes the directory and writes its config.json, after `check`."""
+  """Makes the directory and writes its config.json, after `check`; clears away what a killed process was writing."""
   check(directory, config)
+  clear_unfinished(directory)
   write_json(directory / 'config.json', config.to_flat())
 
 
@@ -132,8 +142,9 @@ def extend_steps(directory: Path, config: Config) -> None:
 
 
 def workdir_of(directory: Path) -> Path:
-  """<workdir> of <workdir>/<experiment>/<variant>/seed_<k>."""
-  return directory.parents[2] if len(directory.parents) > 2 else directory
+  """<workdir> of <workdir>/<experiment>/<variant>/seed_<k>, or .../<experiment>/tuning/<variant>/<rate>/seed_<k>."""
+  above = 4 if [parent.name for parent in directory.parents][2:3] == ['tuning'] else 2
+  return directory.parents[above] if len(directory.parents) > above else directory
 
 
 def is_finished(directory: Path, config: Config) -> bool:

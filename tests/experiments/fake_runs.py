@@ -74,8 +74,12 @@ def write_run(
   parameters_logged: int = 0,
   points: int = 30,
   tuned: bool = False,
+  test: float | None = None,
 ):
-  """Writes config.json, metrics.jsonl and result.json of one run; a diverged run stops at 40% of its steps."""
+  """Writes config.json, metrics.jsonl and result.json of one run; a diverged run stops at 40% of its steps.
+
+  `test` is the final loss on the test split, where it is not that of the validation split.
+  """
   directory.mkdir(parents=True, exist_ok=True)
   (directory / 'config.json').write_text(json.dumps(config.to_flat()))
   steps = config.run.steps if status != 'diverged' else config.run.steps * 2 // 5
@@ -101,12 +105,14 @@ def write_run(
   nats = final if config.data.synthetic else final * math.log(2)
   tokens = steps * config.run.batch_size * config.data.sequence_length
   bits = None if config.data.synthetic else final
+  test = final if test is None else test
   result = {
     'experiment': experiment, 'variant': variant, 'seed': seed, 'status': status, 'steps': steps, 'tokens': tokens,
     'parameters': config.model.num_parameters,
     'flops_per_token': config.model.flops_per_token(config.data.sequence_length),
     'learning_rate': config.optimizer.learning_rate, 'val_loss': nats,
-    'val_bits_per_byte': bits, 'test_bits_per_byte': bits, 'test_loss': nats, 'seconds': 12.5,
+    'val_bits_per_byte': bits, 'test_bits_per_byte': None if bits is None else test,
+    'test_loss': test if bits is None else test * math.log(2), 'seconds': 12.5,
     'tokens_per_second': tokens / 12.5, 'diverged_at': steps if status == 'diverged' else None,
     'learning_rate_tuned': tuned, 'layout': '1 device, 1 core', 'device': 'TFRT_CPU_0', 'unigram_entropy': 4.159,
     'data_checksum': 'b2c26b8719b188f5', 'versions': {'jax': '0.10.2', 'flax': '0.12.0', 'python': '3.12.3'},

@@ -76,7 +76,12 @@ def test_summary_holds_the_numbers(full):
   assert relu['runs'] == {'completed': 5, 'failed_to_learn': 0, 'diverged': 0}
   assert relu['parameters_ratio'] == pytest.approx(624_192 / 624_960)
   assert relu['changes'] == {'model.feed_forward': 'relu'}
-  assert summary['measure'] == {'column': 'val_bits_per_byte', 'unit': 'bits per byte', 'margin': 0.02}
+  assert summary['measure'] == {
+    'column': 'val_bits_per_byte',
+    'unit': 'bits per byte',
+    'margin': 0.02,
+    'split': 'validation',
+  }
   assert summary['yardsticks'] == fake_runs.YARDSTICKS
   assert summary['versions'] == {'flax': '0.12.0', 'jax': '0.10.2', 'python': '3.12.3'}
   assert summary['command'] == COMMAND
@@ -304,7 +309,7 @@ def test_a_synthetic_task_is_compared_in_nats(tmp_path):
   )
   report.write(COPY, directory, 'python train.py --experiment=copy')
   summary = json.loads((directory / 'summary.json').read_text())
-  assert summary['measure'] == {'column': 'val_loss', 'unit': 'nats a token', 'margin': 0.014}
+  assert summary['measure'] == {'column': 'val_loss', 'unit': 'nats a token', 'margin': 0.014, 'split': 'validation'}
   assert summary['yardsticks'] == {'unigram': 4.159}
   assert summary['variants']['post']['mean'] == pytest.approx(0.31, abs=0.05)
   assert summary['variants']['post']['test_mean'] is None

@@ -1,22 +1,29 @@
 import io
 import os
+import signal
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import plan, sweep
+from experiments import plan, results, signals, sweep
 from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.machine import CPU_MALLOC, Place, worker_places
+from training.checkpoint import load, steps_in
 from training.config import Config, ConfigError
+from training.digests import read_manifest
 from training.files import read_json
+from training.step import init_state
 
 # Speaks the worker's protocol, and does what its variant is called.
 STUB = """
-import json, os, pathlib, signal, sys
+import json, os, pathlib, signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
 for line in sys.stdin:
   job = json.loads(line)
   directory = pathlib.Path(job['directory'])
@@ -30,7 +37,18 @@ for line in sys.stdin:
     sys.exit(3)
   elif what == 'fails':
     print(json.dumps({'failed': 'MemoryError: 3 GB'}), flush=True)
+  elif what == 'told':
+    print(json.dumps({'stopped': True}), flush=True)
+  elif what in ('SIGTERM', 'SIGINT', 'deaf', 'impatient', 'patient'):
+    if what != 'patient':
+      os.kill(os.getppid(), signal.SIGTERM if what == 'SIGTERM' else signal.SIGINT)
+    while what in ('deaf', 'impatient') or not told:
+      time.sleep(0.01)
+      if told and what == 'impatient':
+        os.kill(os.getppid(), signal.SIGINT)
+    print(json.dumps({'stopped': True}), flush=True)
   else:
+    (directory / 'config.json').write_text(json.dumps(job['config']))
     (directory / 'result.json').write_text(json.dumps({'pid': os.getpid(), 'core': os.environ.get('CORE')}))
     print(json.dumps({'ended': 'completed'}), flush=True)
 """
@@ -55,8 +73,22 @@ def execute(runs, places, terminal=False):
   output = io.StringIO()
   console = Console(file=output, width=100, force_terminal=terminal)
   with Display(console, len(runs), 0) as display:
-    failed = sweep.execute(runs, places, display)
+    failed, stopped = sweep.execute(runs, places, display)
+  assert not stopped
   return [run.variant for run in failed], output.getvalue()
+
+
+def stop(runs, places):
+  """`execute`, where somebody stops it: what was printed."""
+  output = io.StringIO()
+  earlier = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+  try:
+    with Display(Console(file=output, width=100), len(runs), 0) as display:
+      assert sweep.execute(runs, places, display) == ([], True)
+  finally:
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == earlier
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+  return output.getvalue()
 
 
 @pytest.mark.parametrize('workers', [1, 2, 5])
@@ -70,6 +102,43 @@ def test_what_kills_a_worker_fails_its_run_alone(tmp_path, stub, workers):
   assert 'trial/fails/seed_0: FAILED: MemoryError: 3 GB\n  one\n  two\n' in output
   assert 'trial/done/seed_0: completed, training loss 1.500' in output
   assert 'log.txt' in output
+
+
+@pytest.mark.parametrize('number', ['SIGTERM', 'SIGINT'])
+@pytest.mark.parametrize('workers', [1, 2])
+def test_a_signal_stops_what_is_under_way_and_begins_nothing_else(tmp_path, stub, number, workers):
+  runs = runs_of(tmp_path, number, 'patient', 'done')
+  output = stop(runs, [Place(None, {})] * workers)
+  assert 'stopping: each run finishes its step and saves' in output
+  assert f'trial/{number}/seed_0: stopped after step 1\n' in output
+  assert 'FAILED' not in output
+  assert not runs[2].directory.exists()
+
+
+def test_a_worker_that_was_told_alone_stops_the_sweep(tmp_path, stub):
+  runs = runs_of(tmp_path, 'told', 'good')
+  assert 'trial/told/seed_0: stopped' in stop(runs, [Place(None, {})])
+  assert not runs[1].directory.exists()
+
+
+def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub, monkeypatch):
+  monkeypatch.setattr(sweep, 'GRACE', 0.1)
+  output = stop(runs_of(tmp_path, 'deaf'), [Place(None, {})])
+  assert 'trial/deaf/seed_0: stopped after step 1, not saved: it goes on from its last checkpoint\n' in output
+
+
+def test_a_second_sigint_quits_at_once(tmp_path, stub):
+  with pytest.raises(SystemExit) as ended:
+    stop(runs_of(tmp_path, 'impatient', 'good'), [Place(None, {})])
+  assert ended.value.code == 130
+
+
+def test_a_worker_never_sees_the_sigint_of_the_terminal(tmp_path):
+  program = 'import os, signal; os.kill(os.getpid(), signal.SIGINT); print("here")'
+  with signals.sigint_kept_from_children():
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+  assert (ended.stdout, ended.returncode) == ('here\n', 0)
+  assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_worker_serves_many_runs_and_has_its_place(tmp_path, stub):
@@ -127,23 +196,35 @@ def test_an_accelerator_that_jax_cannot_use_is_told(monkeypatch):
 
 @pytest.mark.slow
 def test_the_numbers_do_not_depend_on_the_workers(tmp_path):
-  """Also: two seeds differ, and the second run of a worker is as if it were its first."""
+  """Also: two seeds differ, a worker's second run is as if it were its first, and one that diverges ends none else."""
   tiny = {
     'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 16, 'run.steps': 6,
     'run.batch_size': 2, 'run.evaluations': 2, 'run.evaluation_batches': 2, 'optimizer.warmup_steps': 2,
     'data.task': 'associative_recall',
   }  # fmt: skip
-  experiment = Experiment(name='trial', question='?', variants={'a': {}, 'b': {'model.norm': 'layer'}}, seeds=(0, 1))
-  results = []
-  for workers in (1, 2):
-    runs = plan.plan_runs(experiment, Config(), tiny, tmp_path / str(workers))
+  variants = {'a': {}, 'bad': {'optimizer.learning_rate': 1e12}, 'c': {'model.norm': 'layer'}}
+  experiment = Experiment(name='trial', question='?', variants=variants, seeds=(0, 1))
+  outcomes = []
+  for name, workers in (('one', 1), ('two', 2), ('again', 2)):
+    runs = plan.plan_runs(experiment, Config(), tiny, tmp_path / name)
     assert execute(runs, worker_places(workers, whole_machine=False))[0] == []
-    logs = [(run.directory / 'metrics.jsonl').read_text() for run in runs]
-    losses = [read_json(run.directory / 'result.json')['val_loss'] for run in runs]
-    results.append((logs, losses))
-  assert results[0] == results[1]
-  assert len(set(results[0][1])) == 4
-  assert np.all(np.isfinite(results[0][1]))
+    logs = [(run.directory / 'metrics.jsonl').read_bytes() for run in runs]
+    arrays = [read_manifest(newest(run.directory))['arrays'] for run in runs]
+    table = results.load(tmp_path / name).drop(columns=['seconds', 'tokens_per_second', 'directory'])
+    outcomes.append((logs, arrays, table.to_csv()))
+  assert outcomes[0] == outcomes[1] == outcomes[2]
+  assert list(table['status']) == ['failed_to_learn'] * 2 + ['diverged'] * 2 + ['failed_to_learn'] * 2
+  assert len(set(table['val_loss'].dropna())) == 4
+  for run in runs:
+    state = load(
+      newest(run.directory), jax.eval_shape(lambda seed, config=run.config: init_state(config, seed), np.uint32(0))
+    )[0]
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+
+
+def newest(directory):
+  folder = directory / 'checkpoints'
+  return folder / str(steps_in(folder)[0])
 
 
 def test_a_folder_of_the_users_cannot_stand_in_for_ours(tmp_path, monkeypatch):

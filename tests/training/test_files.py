@@ -2,6 +2,8 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -56,6 +58,23 @@ def test_until_it_is_whole_the_old_file_is_read(tmp_path):
   files.write_atomically(path, Text('new'), Text('er'))
   assert seen == ['old', 'old']
   assert path.read_text() == 'newer'
+
+
+def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
+  program = f"""
+import os, pathlib, signal
+from training import files
+class Killed(str):
+  def encode(self):
+    os.kill(os.getpid(), signal.SIGKILL)
+files.write_atomically(pathlib.Path({str(tmp_path / 'file')!r}), 'half', Killed())
+"""
+  assert subprocess.run([sys.executable, '-c', program]).returncode == -9
+  (left,) = os.listdir(tmp_path)
+  (tmp_path / '.mine').touch()
+  files.clear_unfinished(tmp_path)
+  assert os.listdir(tmp_path) == ['.mine']
+  assert left.startswith('.file.')
 
 
 def test_json_comes_back_as_it_went(tmp_path):

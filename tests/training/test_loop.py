@@ -1,4 +1,3 @@
-import functools
 import json
 import math
 import os
@@ -7,109 +6,27 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from quick_runs import (
+  CONFIG,
+  EVALUATED,
+  LABELS,
+  LOGGED,
+  RANDOM,
+  Stop,
+  assert_same_run,
+  final_state,
+  quick_jit,
+  rows_of,
+  train,
+)
 
 import model
-from model.config import ModelConfig
-from training import loop, programs
-from training.checkpoint import Checkpoints, load, steps_in
-from training.config import Config, ConfigError, DataConfig, OptimizerConfig, RunConfig
+from training import loop
+from training.checkpoint import Checkpoints
+from training.config import Config
 from training.data import load_for, train_batches
 
-CONFIG = Config(
-  model=ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=12),
-  data=DataConfig(task='files', paths='text.txt', sequence_length=8),
-  optimizer=OptimizerConfig(learning_rate=5e-2, warmup_steps=4),
-  run=RunConfig(
-    steps=40, batch_size=4, log_every=15, evaluations=4, evaluation_batches=3, checkpoint_every=12, keep_checkpoints=2
-  ),
-)
-LOGGED, EVALUATED = [1, 15, 30, 40], [10, 20, 30, 40]
-QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
-quick_jit = functools.partial(jax.jit, compiler_options=QUICK)
-LABELS = {'experiment': 'block', 'variant': 'baseline', 'seed': 0}
-EASY = b''.join(np.random.default_rng(0).choice([b'abcd', b'efgh'], 800).tolist())
-RANDOM = np.random.default_rng(0).integers(0, 256, 3200, np.uint8).tobytes()
-
-
-@pytest.fixture(scope='module', autouse=True)
-def quick_programs():
-  """Compiles fast, not well; counts how often."""
-  names: list[str] = []
-
-  def compile_quickly(function, *arguments):
-    names.append(function.__name__)
-    return function.lower(*arguments).compile(compiler_options=QUICK)
-
-  programs._compile.cache_clear()
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(programs, 'compile_with_cache', compile_quickly)
-    yield names
-  programs._compile.cache_clear()
-
-
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory) -> Path:
-  """Where the text of most tests lies."""
-  path = tmp_path_factory.mktemp('data')
-  (path / 'text.txt').write_bytes(EASY)
-  return path
-
-
-@pytest.fixture(autouse=True)
-def in_folder(folder, monkeypatch):
-  monkeypatch.chdir(folder)
-
-
-def train(directory: Path, config: Config = CONFIG, **settings):
-  return loop.train(config, directory, LABELS, **settings)
-
-
-@pytest.fixture(scope='module')
-def finished(folder, tmp_path_factory):
-  """A run that nothing disturbed: (its directory, its result, what was reported)."""
-  directory = tmp_path_factory.mktemp('finished') / 'seed_0'
-  reports: list[dict] = []
-  with pytest.MonkeyPatch.context() as patch:
-    patch.chdir(folder)
-    result = train(directory, report=reports.append)
-  return directory, result, reports
-
-
-def rows_of(directory: Path) -> list[dict]:
-  return [json.loads(line) for line in (directory / 'metrics.jsonl').read_text().splitlines()]
-
-
-def final_state(directory: Path, config: Config = CONFIG):
-  """The newest checkpoint."""
-  folder = directory / 'checkpoints'
-  return load(folder / str(steps_in(folder)[0]), programs.programs_for(config).init(np.uint32(0)))[0]
-
-
-def same_bits(one, other) -> bool:
-  pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-  return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
-
-
-def assert_same_run(directory: Path, other: Path, config: Config = CONFIG) -> None:
-  assert (directory / 'metrics.jsonl').read_bytes() == (other / 'metrics.jsonl').read_bytes()
-  assert same_bits(final_state(directory, config), final_state(other, config))
-  results = [json.loads((path / 'result.json').read_text()) for path in (directory, other)]
-  for result in results:
-    for name in ('seconds', 'tokens_per_second', 'resumed_at'):
-      del result[name]
-  assert results[0] == results[1]
-
-
-class Stop(BaseException):
-  """What a test raises to stop a run where it likes."""
-
-
-def stop_at(step: int):
-  def report(progress):
-    if progress.get('step') == step:
-      raise Stop
-
-  return report
+pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 
 
 # --- a run that goes well
@@ -191,106 +108,6 @@ def test_the_same_run_gives_the_same_bits_and_another_seed_does_not(finished, qu
   first = {name: rows_of(tmp_path / name)[0] for name in ('again', *other)}
   assert first['data.seed']['param_norm/global'] == first['again']['param_norm/global']
   assert first['run.init_seed']['param_norm/global'] != first['again']['param_norm/global']
-
-
-# --- a run that is stopped, and goes on
-
-
-@pytest.mark.parametrize(('step', 'resumed_at'), [(1, None), (15, 12), (30, 24), (40, 36)])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(finished, tmp_path, step, resumed_at):
-  with pytest.raises(Stop):
-    train(tmp_path, report=stop_at(step))
-  assert not (tmp_path / 'result.json').exists()
-  assert [row['step'] for row in rows_of(tmp_path)] == [s for s in sorted({*LOGGED, *EVALUATED}) if s < step]
-  result = train(tmp_path)
-  assert result['resumed_at'] == resumed_at
-  assert_same_run(tmp_path, finished[0])
-
-
-def test_a_run_may_be_stopped_again_and_again(finished, tmp_path):
-  for step in (15, 15, 30, 40):
-    with pytest.raises(Stop):
-      train(tmp_path, report=stop_at(step))
-  assert train(tmp_path)['resumed_at'] == 36
-  assert_same_run(tmp_path, finished[0])
-
-
-@pytest.mark.parametrize('place', ['validate', 'result_of', 'write_json'])
-def test_it_may_be_stopped_anywhere(finished, tmp_path, monkeypatch, place):
-  def stop(*args):
-    raise Stop
-
-  with monkeypatch.context() as patch:
-    patch.setattr(loop, place, stop)
-    with pytest.raises(Stop):
-      train(tmp_path)
-  result = train(tmp_path)
-  assert result['resumed_at'] == (None if place == 'validate' else 40)
-  assert_same_run(tmp_path, finished[0])
-
-
-def test_a_line_that_was_being_written_and_a_save_under_way_are_forgotten(finished, tmp_path):
-  with pytest.raises(Stop):
-    train(tmp_path, report=stop_at(30))
-  with (tmp_path / 'metrics.jsonl').open('a') as file:
-    file.write('{"step": 30, "train/lo')
-  (tmp_path / 'checkpoints' / '36.saving').mkdir()
-  assert train(tmp_path)['resumed_at'] == 24
-  assert_same_run(tmp_path, finished[0])
-
-
-@pytest.mark.slow
-def test_what_is_looked_at_may_differ_when_it_goes_on(finished, tmp_path):
-  looking = {'run.evaluations': 8, 'run.checkpoint_every': 7, 'run.keep_checkpoints': 1, 'run.log_every': 4}
-  other = CONFIG.replace({**looking, 'inspect.level': 'off'})
-  with pytest.raises(Stop):
-    train(tmp_path, report=stop_at(30))
-  assert train(tmp_path, other)['resumed_at'] == 24
-  assert [row['step'] for row in rows_of(tmp_path)] == [1, 10, 15, 20, 25, 28, 30, 32, 35, 36, 40]
-  stored = json.loads((tmp_path / 'config.json').read_text())
-  assert stored == other.to_flat()
-  for a, b in zip(jax.tree.leaves(final_state(tmp_path)), jax.tree.leaves(final_state(finished[0])), strict=True):
-    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
-
-
-def test_elsewhere_it_goes_on_with_a_note(finished, tmp_path):
-  with pytest.raises(Stop):
-    train(tmp_path, report=stop_at(30))
-  path = tmp_path / 'environment.json'
-  path.write_text(json.dumps(json.loads(path.read_text()) | {'layout': '8 tpu device(s), 96 core(s)'}))
-  reports: list[dict] = []
-  train(tmp_path, report=reports.append)
-  (note,) = (report['note'] for report in reports if 'note' in report)
-  assert 'the last bits may differ (layout: 8 tpu device(s), 96 core(s) then' in note
-  assert_same_run(tmp_path, finished[0])
-
-
-def content_of(folder: Path) -> dict[str, bytes]:
-  return {str(path): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
-
-
-def test_another_run_is_refused_and_nothing_is_touched(finished):
-  directory = finished[0]
-  before = content_of(directory)
-  with pytest.raises(ConfigError, match=r'run\.steps is 40 there, 41 here; run\.init_seed is 0 there, 3 here') as error:
-    train(directory, CONFIG.replace({'run.steps': 41, 'run.init_seed': 3}))
-  assert '\n' not in str(error.value)
-  assert content_of(directory) == before
-
-
-def test_data_that_do_not_fit_are_refused_before_anything_is_written(tmp_path):
-  with pytest.raises(ConfigError, match=r'^model\.vocab_size=255, and the data have 256 tokens'):
-    train(tmp_path / 'run', CONFIG.replace({'model.vocab_size': 255}))
-  with pytest.raises(ConfigError, match=r'too few for a batch of 1000'):
-    train(tmp_path / 'run', CONFIG.replace({'run.batch_size': 1000}))
-  assert os.listdir(tmp_path) == []
-
-
-def test_a_file_in_the_way_is_named(tmp_path):
-  (tmp_path / 'runs').write_text('mine')
-  with pytest.raises(ConfigError, match=rf'^{tmp_path}/runs is a file, and a folder is needed there'):
-    train(tmp_path / 'runs' / 'seed_0')
-  assert (tmp_path / 'runs').read_text() == 'mine'
 
 
 # --- runs that end badly

@@ -9,13 +9,13 @@ from training.config import DataConfig
 from training.corpus import Corpus, Segment
 
 TRAIN = ['abracadabra', 'a', '', 'cadabrac']
-VALIDATION = ['abraxas', 'ba', 'c', '', 'racab']
+HELD_OUT = {'validation': ['abraxas', 'ba', 'c', '', 'racab'], 'test': ['bard', 'acab']}
 
 
 def corpus_of(vocab_size: int = 256) -> Corpus:
   """Segments as above, in turn; each token stands for 2 bytes."""
   segments, tokens = [], ''
-  runs = [('train', run) for run in TRAIN] + [('validation', run) for run in VALIDATION]
+  runs = [('train', run) for run in TRAIN] + [(split, run) for split, own in HELD_OUT.items() for run in own]
   for split, run in runs:
     segments.append(Segment(split, len(tokens), len(tokens) + len(run), 2 * max(len(run) - 1, 0)))
     tokens += run
@@ -39,11 +39,14 @@ def probability(word: str, history: str) -> float:
   return (followers[word] + len(followers) * lower) / (followers.total() + len(followers))
 
 
-def test_yardsticks_agree_with_counting_by_hand():
-  result = ngrams.yardsticks(data_of(corpus_of()))
+@pytest.mark.parametrize('split', HELD_OUT)
+def test_yardsticks_agree_with_counting_by_hand(split):
+  result = ngrams.yardsticks(data_of(corpus_of()), split)
   for order, name in enumerate(('unigram', 'bigram', 'trigram'), start=1):
     bits = [
-      -math.log2(probability(run[k], run[max(k - order + 1, 0) : k])) for run in VALIDATION for k in range(1, len(run))
+      -math.log2(probability(run[k], run[max(k - order + 1, 0) : k]))
+      for run in HELD_OUT[split]
+      for k in range(1, len(run))
     ]
     assert result[name] == pytest.approx(sum(bits) / (2 * len(bits)), rel=1e-12)
 

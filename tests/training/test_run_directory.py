@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -160,13 +161,15 @@ def test_a_longer_run_goes_on_when_it_is_said_and_a_shorter_one_never(directory)
 
 @pytest.mark.parametrize('name', ['result.json', 'metrics.jsonl', 'checkpoints'])
 def test_a_run_that_cannot_say_whose_it_is_is_not_taken_over(directory, name):
-  (directory / name).mkdir(parents=True)
+  directory.mkdir(parents=True)
+  (directory / name).mkdir() if name == 'checkpoints' else (directory / name).touch()
   with pytest.raises(ConfigError, match=f'holds the {name} of a run whose config.json is gone: delete it, or start'):
     run_directory.check(directory, Config())
 
 
 def test_the_workdir_of_a_run():
   assert run_directory.workdir_of(Path('runs/block/baseline/seed_0')) == Path('runs')
+  assert run_directory.workdir_of(Path('runs/block/tuning/baseline/lr_0.001/seed_100')) == Path('runs')
   assert run_directory.workdir_of(Path('alone')) == Path('alone')
 
 
@@ -208,6 +211,21 @@ with run_directory.locked(pathlib.Path({str(directory / name)!r})):
   with run_directory.locked(directory / name):
     assert (directory / name).read_text().startswith(f'process {os.getpid()} on ')
   run_directory.check_free(directory)
+
+
+def test_who_waits_for_a_lock_has_it_next(tmp_path):
+  order = []
+
+  def second():
+    with run_directory.locked(tmp_path / 'lock', wait=True):
+      order.append('second')
+
+  thread = threading.Thread(target=second)
+  with run_directory.locked(tmp_path / 'lock'):
+    thread.start()
+    order.append('first')
+  thread.join()
+  assert order == ['first', 'second']
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):

@@ -1,0 +1,140 @@
+"""--tune: every variant gets the same grid of learning rates, on seeds kept for it, and the lowest loss chooses.
+
+<workdir>/<experiment>/tuning/<variant>/lr_<rate>/seed_<k>: deep enough that they are not taken for the experiment's.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments import plan, results, signals, tuned_rates, tuning, words
+from experiments.conduct import train_runs
+from experiments.experiment import Changes, Experiment
+from experiments.plan import Run
+from experiments.record import code_revision
+from experiments.runs import BITS, NATS
+from experiments.tuned_rates import LEARNING_RATE, WARMUP
+from experiments.tuning import Point, Tuning
+from training.config import Config, ConfigError
+from training.files import read_json
+from training.run_directory import locked
+
+MADE_WITH = ('data_checksum', 'device', 'layout', 'versions')  # in every result.json
+
+
+def tune(
+  experiment: Experiment,
+  scale: Config,
+  changes: Changes,
+  workdir: Path,
+  workers: int,
+  console: Console,
+  command: str,
+  extend: bool = False,
+) -> int:
+  """Trains the runs of the grid that are not finished, and writes <workdir>/<experiment>/tuned.csv.
+
+  Args:
+    experiment: the variants to tune, and the seeds that will be reported.
+    scale: from the scale file.
+    changes: given on the command line, by path.
+    workdir: where all experiments are.
+    workers: runs at a time; 0: one a core or GPU.
+    console: where to print.
+    command: makes the file again.
+    extend: whether runs of fewer steps go on.
+
+  Returns:
+    The exit code: 0; 1 if a run failed, and nothing is written; 75 if it was stopped.
+
+  Raises:
+    ConfigError: before anything is compiled or written, if this cannot be.
+  """
+  tuned_rates.check_fresh(experiment, experiment.grid.seeds)
+  for run in plan.plan_runs(experiment, scale, changes, workdir):
+    plan.check_label(dataclasses.replace(run, tuned=True))
+  runs = plan_grid(experiment, scale, changes, workdir)
+  path, settings = workdir / experiment.name / 'tuned.csv', tuned_rates.settings(experiment, scale, changes)
+  kept = _kept(path, experiment, scale, changes)
+  trained = train_runs(runs, workers, console, extend)
+  if trained.stopped or trained.failed:
+    return signals.STOPPED if trained.stopped else 1
+  with locked(path.parent / 'lock', wait=True):
+    if trained.todo or not path.exists():
+      points = [*(kept.points if kept else ()), *read_points(runs)]
+      declared = {**(kept.about['variants'] if kept else {}), **experiment.variants}
+      about = {'command': command, 'code_revision': code_revision(), **_made_with(runs)}
+      about |= {'settings': settings, 'variants': {name: dict(own) for name, own in declared.items()}}
+      tuning.write(Tuning(path, about, tuning.choose(points)))
+    found = tuning.read(path)
+  if found:
+    rates = ', '.join(f'{variant} {words.short(rate)}' for variant, (rate, _) in found.chosen.items())
+    console.print(f'learning rates, as chosen in {path}: {rates}', highlight=False)
+  return 0
+
+
+def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: Path) -> list[Run]:
+  """The runs that choose the rates: every variant at every point of the grid, with every tuning seed."""
+  grid = experiment.grid
+  variants = {}
+  for name, rate, steps in itertools.product(experiment.variants, grid.learning_rates, grid.warmup_steps or (None,)):
+    at_point = {**experiment.variants[name], LEARNING_RATE: rate} | ({} if steps is None else {WARMUP: steps})
+    variants[f'{name}/lr_{rate:g}' + ('' if steps is None else f'_warmup_{steps}')] = at_point
+  name = f'{experiment.name}/tuning'
+  return plan.plan_runs(
+    dataclasses.replace(experiment, name=name, variants=variants, seeds=grid.seeds), scale, changes, workdir
+  )
+
+
+def read_points(runs: Sequence[Run]) -> list[Point]:
+  """What the finished runs of a grid came to, in bits per byte where there are bytes, and what they count as.
+
+  Raises:
+    ConfigError: if a log is damaged.
+  """
+  found = [read_json(run.directory / 'result.json') or {} for run in runs]
+  in_bits = [result for result in found if result[BITS.column] is not None]
+  measure = BITS if in_bits else NATS
+  per_nat = in_bits[0][BITS.column] / in_bits[0]['val_loss'] if in_bits else 1.0
+  points = []
+  for run, result in zip(runs, found, strict=True):
+    optimizer, status = run.config.optimizer, result['status']
+    final, counted = result[measure.column], result[measure.column]
+    if status == 'failed_to_learn':
+      counted = max(final, result['unigram_entropy'] * per_nat)
+    elif status == 'diverged':
+      start = float(results.load_metrics(run.directory)['train/loss'].iloc[0]) * per_nat
+      final, counted = None, start if math.isfinite(start) else math.inf
+    variant = run.variant.rpartition('/')[0]
+    point = variant, optimizer.learning_rate, optimizer.warmup_steps, run.seed, status, final, counted, measure.unit
+    points.append(Point(*point))
+  return points
+
+
+def _kept(path: Path, experiment: Experiment, scale: Config, changes: Changes) -> Tuning | None:
+  """What tuned.csv has of variants that are not tuned now: tuning some variants alone adds to it."""
+  before = tuning.read(path)
+  others = [point for point in before.points if point.variant not in experiment.variants] if before else []
+  if before is None or not others:
+    return None
+  there = tuned_rates.elsewhere(before, experiment, scale, changes)
+  grid = experiment.grid
+  if not there and (before.learning_rates, before.seeds) != (sorted(grid.learning_rates), sorted(grid.seeds)):
+    there = 'another grid'
+  if there:
+    raise ConfigError(
+      f'{path} has variants that were tuned otherwise ({there}): tune all of them again, without --variants, '
+      f'or start this one with --workdir={path.parents[1]}_2'
+    )
+  return dataclasses.replace(before, points=tuple(others))
+
+
+def _made_with(runs: Sequence[Run]) -> dict[str, Any]:
+  """Where the runs of the grid were trained, by the first of them."""
+  first = read_json(runs[0].directory / 'result.json') or {}
+  return {name: first[name] for name in MADE_WITH}

@@ -1,0 +1,144 @@
+"""tuned.csv: what it chooses, that it comes back as it was, and that nothing in it can be wrong unnoticed."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments import registry, tuned_rates, tuning
+from experiments.tuning import Point, Tuning
+from training.config import Config, ConfigError
+
+RATES, SEEDS = (1e-3, 2e-3, 4e-3), (100, 101)
+ABOUT = {
+  'command': 'python train.py --tune', 'data_checksum': 'b2c2', 'settings': {'run.steps': 300},
+  'variants': {'baseline': {}, 'post': {'model.norm_placement': 'post'}},
+}  # fmt: skip
+
+
+def points_of(losses: dict[str, list[list[float]]]) -> list[Point]:
+  """By variant a row a rate, a column a seed; a loss of 9 or more is that of a run that diverged."""
+  return [
+    Point(
+      variant, rate, 20, seed, 'completed' if loss < 9 else 'diverged', loss if loss < 9 else None, loss,
+      'bits per byte',
+    )
+    for variant, table in losses.items()
+    for rate, row in zip(RATES, table, strict=True)
+    for seed, loss in zip(SEEDS, row, strict=True)
+  ]  # fmt: skip
+
+
+def tuning_in(folder) -> Tuning:
+  losses = {'baseline': [[2.5, 2.6], [2.4, 2.3], [2.35, 2.45]], 'post': [[2.4, 2.5], [2.0, 9.0], [9.5, math.inf]]}
+  return Tuning(folder / 'tuned.csv', ABOUT, tuning.choose(points_of(losses)))
+
+
+def test_a_run_that_diverged_is_not_dropped_from_the_mean(tmp_path):
+  assert tuning_in(tmp_path).chosen == {'baseline': (2e-3, 20), 'post': (1e-3, 20)}
+
+
+@given(st.lists(st.lists(st.floats(0, 12), min_size=2, max_size=2), min_size=3, max_size=3))
+def test_the_lowest_mean_is_chosen(losses):
+  chosen = [point for point in tuning.choose(points_of({'one': losses})) if point.chosen]
+  means = np.array(losses).mean(1)
+  assert [point.seed for point in chosen] == [100, 101]
+  assert means[RATES.index(chosen[0].learning_rate)] == pytest.approx(means.min(), rel=1e-12)
+
+
+def test_a_warm_up_is_chosen_with_its_rate():
+  slow = points_of({'one': [[3.0, 3.0], [2.9, 2.9], [2.8, 2.8]]})
+  fast = [dataclasses.replace(point, warmup_steps=0, counted_loss=point.counted_loss - 0.05) for point in slow]
+  assert Tuning(None, ABOUT, tuning.choose(slow + fast)).chosen == {'one': (4e-3, 0)}
+
+
+def test_a_file_is_read_as_it_was_written_by_us_and_by_pandas(tmp_path):
+  whole = tuning_in(tmp_path)
+  assert tuning.read(tuning.write(whole)) == whole
+  frame = pd.read_csv(whole.path, comment='#')
+  assert list(frame) == [
+    'variant', 'learning_rate', 'warmup_steps', 'seed', 'status', 'final_loss', 'counted_loss', 'unit', 'chosen',
+  ]  # fmt: skip
+  assert len(frame) == 2 * 3 * 2
+  assert frame[frame['chosen']]['learning_rate'].tolist() == [2e-3, 2e-3, 1e-3, 1e-3]
+  assert frame['final_loss'].isna().sum() == 3
+  assert tuning.read(tmp_path / 'none.csv') is None
+
+
+DAMAGE = {
+  'empty': (r'(?s).*', '', 'it has no settings'),
+  'no rows': (r'(?s)chosen\n.*', 'chosen\n', 'it has no rows'),
+  'a column less': ('counted_loss', 'loss', 'it has no counted_loss'),
+  'cut within a row': (r'(?s).{30}$', '', 'too short'),
+  'cut between rows': (r'[^\n]*\n$', '', 'the grid of post is not that of the others'),
+  'another choice': (r'(baseline,0.001,.*)False', r'\1True', 'not the one of the lowest mean loss'),
+  'another loss': (r'(?m)^(baseline,0.004,20,100,completed),2.35,2.35', r'\1,1.35,1.35', 'lowest mean loss'),
+  'not a number': ('2.35', 'two', 'two'),
+  'not one': ('2.35,2.35', '2.35,nan', 'a row reads baseline'),
+  'unknown settings': ('run.steps', 'run.stepz', 'did you mean'),
+  'a comment cut': (r'300\}', '300', 'Expecting'),
+}
+
+
+@pytest.mark.parametrize('case', DAMAGE)
+def test_a_damaged_file_is_told_in_one_line(case, tmp_path):
+  pattern, instead, message = DAMAGE[case]
+  path = tuning.write(tuning_in(tmp_path))
+  text, count = re.subn(pattern, instead, path.read_text(), count=1)
+  assert count == 1
+  path.write_text(text)
+  with pytest.raises(ConfigError, match=message) as error:
+    tuning.read(path)
+  assert str(error.value).startswith(f'{path} is damaged (')
+  assert '\n' not in str(error.value)
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path):
+  (tmp_path / 'tuned.csv').write_bytes(b'\x89PNG')
+  with pytest.raises(ConfigError, match='cannot be read'):
+    tuning.read(tmp_path / 'tuned.csv')
+
+
+def test_a_report_warns_of_edges_and_of_runs_that_did_not_learn(tmp_path):
+  said = tuning.describe_choice(tuning_in(tmp_path), ['baseline', 'post'], ['b2c2'])
+  assert said['warnings'] == [
+    'post: its learning rate, 1e-3, is the lowest of the grid, and a better one may lie beyond'
+  ]
+  assert 'of 1e-3, 2e-3, 4e-3, that had the lowest mean validation loss over tuning seeds 100, 101' in said['sentence']
+  losses = {'baseline': [[3, 3], [2.9, 2.9], [2.5, 2.5]], 'post': [[20, 20], [9, 2], [9.5, 9.5]]}
+  other = Tuning(tmp_path / 'tuned.csv', ABOUT, tuning.choose(points_of(losses)))
+  assert tuning.describe_choice(other, ['baseline', 'post'], ['other'])['warnings'] == [
+    'the learning rates were chosen on another text',
+    'baseline: its learning rate, 4e-3, is the highest of the grid, and a better one may lie beyond',
+    'post: 1 of 2 tuning runs learned at its learning rate',
+  ]
+
+
+def test_what_comes_with_the_project_holds_for_its_experiment():
+  """A committed tuning that its experiment has grown out of would be left aside in silence, but for a line."""
+  from configs.flags import load_config
+
+  for path in tuned_rates.COMMITTED.glob('*.csv'):
+    experiment = registry.find_experiment(path.stem)
+    found = tuning.read(path)
+    assert set(experiment.variants) <= set(found.chosen)
+    scale = load_config(str(tuned_rates.COMMITTED.parents[1] / experiment.config))
+    assert tuned_rates.elsewhere(found, experiment, scale, {}) == ''
+
+
+def test_a_field_that_is_new_had_its_default(tmp_path):
+  experiment = dataclasses.replace(registry.find_experiment('block'), variants=ABOUT['variants'])
+  assert tuned_rates.elsewhere(tuning_in(tmp_path), experiment, Config(), {}) == ''
+  there = tuned_rates.elsewhere(tuning_in(tmp_path), experiment, Config(), {'model.norm': 'layer', 'run.steps': 99})
+  assert 'run.steps is 300 there, 99 here' in there
+  assert "model.norm is 'rms' there, 'layer' here" in there
+  assert 'learning_rate' not in tuned_rates.elsewhere(
+    tuning_in(tmp_path), experiment, Config(), {'optimizer.learning_rate': 1.0, 'data.seed': 5, 'run.steps': 99}
+  )
+  changed = dataclasses.replace(experiment, variants={'post': {'model.norm_placement': 'res_post'}})
+  assert 'post was another variant there' in tuned_rates.elsewhere(tuning_in(tmp_path), changed, Config(), {})

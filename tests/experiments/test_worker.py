@@ -1,0 +1,26 @@
+import pytest
+
+from experiments.worker import _log_failure
+from training.config import ConfigError
+from training.files import SaveFailed
+
+FULL = OSError(28, 'No space left on device')
+
+
+@pytest.mark.parametrize(
+  ('error', 'told', 'traceback'),
+  [
+    (ConfigError('data.seed=-1: must be at least 0'), 'data.seed=-1: must be at least 0', False),
+    (SaveFailed('checkpoints/20', FULL), 'checkpoints/20 could not be written (No space left on device): what', False),
+    (FULL, 'runs/a could not be written (No space left on device): what was saved before is whole', False),
+    (OSError(28, 'No space left on device', 'b.json'), 'b.json could not be written (No space left', False),
+    (ValueError('one\ntwo'), 'ValueError: one', True),
+  ],
+)
+def test_what_a_person_is_told_of_a_failure(error, told, traceback, tmp_path, capfd):
+  message = _log_failure(error, 'runs/a')
+  assert message.startswith(told)
+  assert '\n' not in message
+  log = capfd.readouterr().err
+  assert told in log
+  assert ('Traceback' in log or log.count('\n') > 1) == traceback

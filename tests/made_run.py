@@ -1,0 +1,44 @@
+"""A run's directory as training leaves it in the midst, made without training."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from training import run_directory
+from training.checkpoint import Checkpoints
+from training.config import Config
+from training.data import Data
+from training.environment import note_environment
+from training.metrics_log import MetricsLog
+from training.programs import Programs
+from training.resume import state_to_go_on_from
+from training.step import State, init_state
+
+
+def state_at(step: int, config: Config) -> State:
+  """A state in which every number is the step's."""
+  shapes = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
+  return jax.tree.map(lambda leaf: jnp.full(leaf.shape, step, leaf.dtype), shapes)
+
+
+def start(directory: Path, config: Config, data: Data):
+  """`state_to_go_on_from`, and the notes; 0 stands for initial values, and nothing is compiled."""
+  notes: list[str] = []
+  programs = Programs(lambda seed: state_at(0, config), None, None)
+  with Checkpoints(directory / 'checkpoints', 2) as checkpoints:
+    return *state_to_go_on_from(config, directory, data, programs, checkpoints, notes.append), notes
+
+
+def make_run(directory: Path, config: Config, data: Data) -> Path:
+  """A run with checkpoints of 24 and 36, and a line in its log for each."""
+  run_directory.prepare(directory, config)
+  _, about, resumed_at, notes = start(directory, config, data)
+  assert (resumed_at, notes) == (None, [])
+  note_environment(directory, data.checksum, resumed=False)
+  with MetricsLog(directory) as log, Checkpoints(directory / 'checkpoints', 2) as checkpoints:
+    for step in (24, 36):
+      log.write(step, {'train/loss': 1.0})
+      checkpoints.save(state_at(step, config), {**about, 'log': log.sync()})
+  return directory

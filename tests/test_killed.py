@@ -1,0 +1,9 @@
+"""A short version of tests/kill_many_times.py."""
+
+import pytest
+from kill_many_times import kill_many_times
+
+
+@pytest.mark.slow
+def test_what_is_killed_goes_on_as_if_it_had_not_been(tmp_path):
+  assert sum(moment != 'compared' for moment in kill_many_times(6, 0, tmp_path)) == 6

@@ -1,0 +1,116 @@
+"""What a run records is data: reading it runs nothing, and no name in it leads out of the work directory."""
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import made_run
+import pytest
+
+from experiments import plan, results
+from experiments.experiment import Experiment
+from training.config import Config, ConfigError
+from training.data import load_for
+from training.files import read_json
+
+PROJECT = Path(__file__).parent.parent
+SOURCES = sorted(
+  [
+    *PROJECT.glob('*.py'),
+    *(p for name in ('model', 'training', 'experiments', 'configs') for p in PROJECT.glob(f'{name}/**/*.py')),
+  ]
+)
+RUNS_WHAT_IT_READS = {
+  'pickle',
+  'marshal',
+  'shelve',
+  'dill',
+  'cloudpickle',
+  'joblib',
+  'eval',
+  'exec',
+  'compile',
+  'read_pickle',
+}
+HOSTILE = "__import__('os').system('touch hacked')"
+
+
+def names_in(tree: ast.AST) -> set[str]:
+  """What a file imports, and calls by a name of its own or of a module."""
+  found: set[str] = set()
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      found |= {alias.name.partition('.')[0] for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      found.add((node.module or '').partition('.')[0])
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+      found.add(node.func.id)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+      found |= {node.func.attr} - {'compile', 'eval'}  # re.compile, jax's compile
+  return found
+
+
+def test_no_source_reads_what_can_run():
+  assert len(SOURCES) > 40
+  assert {'pickle', 'eval'} <= names_in(ast.parse('from pickle import load\neval(text)'))
+  for path in SOURCES:
+    assert not names_in(ast.parse(path.read_text('utf8'))) & RUNS_WHAT_IT_READS, path
+    assert 'allow_pickle' not in path.read_text('utf8'), path
+
+
+events: list[str] | None = None
+
+
+def watch(event: str, arguments: tuple) -> None:
+  if events is not None and event in ('pickle.find_class', 'marshal.loads', 'os.system', 'subprocess.Popen'):
+    events.append(event)
+
+
+def test_a_run_is_read_without_anything_being_run(tmp_path, monkeypatch):
+  """Python itself tells of every unpickled class; a hook cannot be taken away again, but it can be deaf."""
+  global events
+  monkeypatch.chdir(tmp_path)
+  config = Config().replace({
+    'data.task': 'copy', 'data.sequence_length': 8, 'model.num_layers': 1, 'model.d_model': 8, 'model.num_heads': 2,
+    'run.steps': 40, 'run.batch_size': 4,
+  })  # fmt: skip
+  data = load_for(config)
+  run = made_run.make_run(tmp_path / 'runs' / 'trial' / HOSTILE.replace('/', '|') / 'seed_0', config, data)
+  record = {'experiment': 'trial', 'variant': HOSTILE, 'seed': 0, 'status': HOSTILE, 'val_loss': None}
+  (run / 'result.json').write_text(json.dumps(record))
+  made_run.start(run, config, data)  # once, so that all there is to import is imported
+  sys.addaudithook(watch)
+  events = []
+  try:
+    made_run.start(run, config, data)
+    frame = results.load(tmp_path / 'runs')
+    results.load_metrics(run)
+    assert read_json(run / 'result.json') == record
+    import pickle
+
+    assert events == []
+    pickle.loads(pickle.dumps(Path('a')))
+    assert events != []
+  finally:
+    events = None
+  assert list(frame['variant']) == [HOSTILE]
+  assert [path.name for path in tmp_path.iterdir()] == ['runs']
+
+
+def test_a_value_in_a_config_is_text(tmp_path):
+  with pytest.raises(ConfigError, match='must be one of'):
+    Config.from_flat({'model.norm': HOSTILE})
+  assert not (tmp_path / 'hacked').exists()
+
+
+@pytest.mark.parametrize(
+  'name', ['../up', 'a/b', '/etc', '..', '.', '', 'a\nb', '~', '-rf', 'a\\b', 'a b', '$HOME', 'x' * 201]
+)
+def test_no_name_leads_out_of_the_work_directory(name, tmp_path):
+  for experiment in (
+    Experiment(question='?', variants={'a': {}, name: {'model.norm': 'layer'}}, name='trial', seeds=(0,)),
+    Experiment(question='?', variants={'a': {}}, name=name, seeds=(0,)),
+  ):
+    with pytest.raises(ConfigError, match='would be that of a folder'):
+      plan.plan_runs(experiment, Config(), {}, tmp_path)

@@ -1,0 +1,48 @@
+"""Fixtures of the tests that train."""
+
+from pathlib import Path
+
+import pytest
+from quick_runs import EASY, QUICK, train
+
+from training import programs
+
+
+@pytest.fixture(scope='module')
+def quick_programs():
+  """Compiles fast, not well; counts how often."""
+  names: list[str] = []
+
+  def compile_quickly(function, *arguments):
+    names.append(function.__name__)
+    return function.lower(*arguments).compile(compiler_options=QUICK)
+
+  programs._compile.cache_clear()
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(programs, 'compile_with_cache', compile_quickly)
+    yield names
+  programs._compile.cache_clear()
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> Path:
+  """Where the text of most tests lies."""
+  path = tmp_path_factory.mktemp('data')
+  (path / 'text.txt').write_bytes(EASY)
+  return path
+
+
+@pytest.fixture
+def in_folder(folder, monkeypatch):
+  monkeypatch.chdir(folder)
+
+
+@pytest.fixture(scope='module')
+def finished(folder, tmp_path_factory):
+  """A run that nothing disturbed: (its directory, its result, what was reported)."""
+  directory = tmp_path_factory.mktemp('finished') / 'seed_0'
+  reports: list[dict] = []
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(folder)
+    result = train(directory, report=reports.append)
+  return directory, result, reports

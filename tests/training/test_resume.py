@@ -1,0 +1,159 @@
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import made_run
+import numpy as np
+import pytest
+
+from model.config import ModelConfig
+from training import run_directory
+from training.config import Config, ConfigError, DataConfig, OptimizerConfig, RunConfig
+from training.data import load_for
+from training.init_from import check_source
+from training.resume import check_start
+
+CONFIG = Config(
+  model=ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=12),
+  data=DataConfig(task='copy', sequence_length=8),
+  optimizer=OptimizerConfig(learning_rate=5e-2, warmup_steps=4),
+  run=RunConfig(steps=40, batch_size=4),
+)
+DATA = load_for(CONFIG)
+
+
+def start(directory: Path, config: Config = CONFIG):
+  return made_run.start(directory, config, DATA)
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+  return made_run.make_run(tmp_path / 'runs' / 'block' / 'baseline' / 'seed_0', CONFIG, DATA)
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+  return {str(path): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+def test_a_run_goes_on_from_its_newest_checkpoint(run):
+  check_start(run, CONFIG, DATA.checksum)
+  state, about, resumed_at, notes = start(run)
+  assert (resumed_at, notes) == (36, [])
+  assert all(np.all(leaf == 36) for leaf in jax.tree.leaves(state))
+  assert about['log']['bytes'] == (run / 'metrics.jsonl').stat().st_size
+  assert (about['init_from'], about['extended_at']) == (None, [])
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'model.num_layers': 2},
+    {'model.d_model': 16},
+    {'model.dtype': 'bfloat16'},
+    {'optimizer.name': 'sgd', 'optimizer.clip': 0.5},
+    {'data.sequence_length': 4},
+    {'data.seed': 5, 'run.init_seed': 5},
+    {'run.steps': 39},
+  ],
+)
+def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(run, changes):
+  """Somebody has put it there: the config beside it is this run's own."""
+  other = CONFIG.replace(changes)
+  (run / 'config.json').write_text(json.dumps(other.to_flat()))
+  before = content_of(run)
+  for refuse in (lambda: check_start(run, other, DATA.checksum), lambda: start(run, other)):
+    with pytest.raises(ConfigError, match='holds a checkpoint of another run') as error:
+      refuse()
+    for path, value in changes.items():
+      assert f'{path} is {CONFIG.to_flat()[path]!r} there, {value!r} here' in str(error.value)
+    assert str(error.value).count(' there, ') == len(changes)
+  assert content_of(run) == before
+
+
+def test_a_checkpoint_of_other_data_is_refused(run):
+  with pytest.raises(ConfigError, match=f"data_checksum is '{DATA.checksum}' there, 'other' here"):
+    check_start(run, CONFIG, 'other')
+
+
+def test_a_damaged_log_is_as_bad_as_a_damaged_checkpoint(run):
+  path = run / 'metrics.jsonl'
+  path.write_text(path.read_text().replace('36', '37'))
+  state, _, resumed_at, notes = start(run)
+  assert (resumed_at, int(state.step)) == (24, 24)
+  assert notes == [
+    f'checkpoint 36 is damaged: {path} has changed in its first {path.stat().st_size} bytes: went on from step 24'
+  ]
+  path.unlink()
+  with pytest.raises(ConfigError, match='none is whole'):
+    check_start(run, CONFIG, DATA.checksum)
+
+
+def test_more_steps_say_what_they_do_to_the_schedule(run):
+  """Cosine from 0.05, 4 steps of warm-up, down to 0.1: at update 36 of 40 and of 80."""
+
+  def rate(steps: int) -> float:
+    return 0.05 * (0.1 + 0.9 * (1 + np.cos(np.pi * (36 - 4) / (steps - 4))) / 2)
+
+  _, about, resumed_at, notes = start(run, CONFIG.replace({'run.steps': 80}))
+  assert (resumed_at, about['extended_at'], about['run']['run.steps']) == (36, [36], 80)
+  (note,) = notes
+  assert note.startswith('goes on from step 36, to 80 instead of 40 steps; from here on the cosine schedule is that of')
+  assert f'the next learning rate is {rate(80):.3g} instead of {rate(40):.3g}' in note
+
+
+def test_more_steps_at_a_constant_rate_are_nothing_special(tmp_path):
+  constant = CONFIG.replace({'optimizer.schedule': 'constant'})
+  *_, notes = start(made_run.make_run(tmp_path, constant, DATA), constant.replace({'run.steps': 80}))
+  assert notes == [
+    'goes on from step 36, to 80 instead of 40 steps; '
+    'the learning rate is constant, so this is a run of 80 steps like any other'
+  ]
+
+
+def from_run(run: Path, **changes) -> Config:
+  return CONFIG.replace({'run.init_from': str(run), 'optimizer.name': 'sgd', 'data.seed': 3, **changes})
+
+
+def test_a_run_may_start_from_the_parameters_of_another(run, tmp_path):
+  config = from_run(run)
+  check_start(tmp_path / 'new', config, DATA.checksum)
+  state, about, resumed_at, notes = start(tmp_path / 'new', config)
+  assert (resumed_at, notes, int(state.step)) == (None, [], 0)
+  assert all(np.all(leaf == 36) for leaf in jax.tree.leaves(state.params))
+  assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(dataclasses.replace(state, params=None)))
+  sha256 = json.loads((run / 'checkpoints' / '36' / 'manifest.json').read_text())['sha256']
+  assert about['init_from'] == {'run': str(run), 'step': 36, 'sha256': sha256}
+  assert run_directory.identity(config)['run.init_from'] == str(run)
+
+
+def test_a_run_that_has_begun_no_longer_needs_the_one_it_came_from(run, tmp_path):
+  config = CONFIG.replace({'run.init_from': str(run)})
+  made_run.make_run(tmp_path / 'new', config, DATA)
+  shutil.rmtree(run)
+  check_start(tmp_path / 'new', config, DATA.checksum)
+  *_, about, resumed_at, _ = start(tmp_path / 'new', config)
+  assert (about['init_from']['step'], resumed_at) == (36, 36)
+
+
+def test_another_model_is_no_start(run, tmp_path):
+  config = from_run(run, **{'model.d_model': 16, 'model.norm_placement': 'post'})
+  for refuse in (lambda: check_source(config), lambda: start(tmp_path / 'new', config)):
+    with pytest.raises(ConfigError) as error:
+      refuse()
+    assert str(error.value) == (
+      f'--init_from={run}: its model is another one (model.d_model is 8 there, 16 here; '
+      "model.norm_placement is 'pre' there, 'post' here)"
+    )
+
+
+def test_a_start_that_is_not_there_or_damaged_is_named(run, tmp_path):
+  with pytest.raises(ConfigError, match=r'nowhere: there is no run \(no config\.json\)'):
+    check_source(from_run(tmp_path / 'nowhere'))
+  (run / 'checkpoints' / '36' / 'state' / '_METADATA').unlink()
+  with pytest.raises(ConfigError, match='_METADATA: No such file'):
+    start(tmp_path / 'new', from_run(run))
+  (run / 'checkpoints').rename(run / 'gone')
+  with pytest.raises(ConfigError, match='it has no checkpoint: train it first'):
+    check_source(from_run(run))
