@@ -81,14 +81,23 @@ def tune(
 def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: Path) -> list[Run]:
   """The runs that choose the rates: every variant at every point of the grid, with every tuning seed."""
   grid = experiment.grid
-  variants = {}
+  variants, places = {}, {}
   for name, rate, steps in itertools.product(experiment.variants, grid.learning_rates, grid.warmup_steps or (None,)):
-    at_point = {**experiment.variants[name], LEARNING_RATE: rate} | ({} if steps is None else {WARMUP: steps})
-    variants[f'{name}/lr_{rate:g}' + ('' if steps is None else f'_warmup_{steps}')] = at_point
-  name = f'{experiment.name}/tuning'
-  return plan.plan_runs(
-    dataclasses.replace(experiment, name=name, variants=variants, seeds=grid.seeds), scale, changes, workdir
-  )
+    point = f'lr_{rate:g}' + ('' if steps is None else f'_warmup_{steps}')
+    warmup = {} if steps is None else {WARMUP: steps}
+    variants[f'{name}_{point}'] = {**experiment.variants[name], LEARNING_RATE: rate, **warmup}
+    places[f'{name}_{point}'] = f'{name}/{point}'
+  planned = dataclasses.replace(experiment, variants=variants, seeds=grid.seeds)
+  folder = workdir / experiment.name / 'tuning'
+  return [
+    dataclasses.replace(
+      run,
+      experiment=f'{experiment.name}/tuning',
+      variant=places[run.variant],
+      directory=folder / places[run.variant] / f'seed_{run.seed}',
+    )
+    for run in plan.plan_runs(planned, scale, changes, workdir)
+  ]
 
 
 def read_points(runs: Sequence[Run]) -> list[Point]:

@@ -9,7 +9,7 @@ from experiments import plan, tuning
 from experiments.experiment import Changes, Experiment
 from experiments.tuning import Tuning
 from training.config import Config, ConfigError
-from training.run_directory import differences, identity
+from training.run_directory import check_place, differences, identity
 
 COMMITTED = Path(__file__).parent / 'tuned'
 LEARNING_RATE, WARMUP = 'optimizer.learning_rate', 'optimizer.warmup_steps'
@@ -23,6 +23,7 @@ def tuned_paths(experiment: Experiment) -> tuple[str, ...]:
 
 def find(experiment: str, workdir: Path) -> Tuning | None:
   """The tuning of an experiment: its own in the workdir, else the one that comes with the project, else None."""
+  check_place(workdir / experiment)
   return tuning.read(workdir / experiment / 'tuned.csv') or tuning.read(COMMITTED / f'{experiment}.csv')
 
 

@@ -46,7 +46,7 @@ def check(directory: Path, config: Config, extend: bool = False) -> None:
   Raises:
     ConfigError: if another run's config.json is there (naming all that differs), or something else is in the way.
   """
-  _check_place(directory)
+  check_place(directory)
   stored = read_json(directory / 'config.json')
   elsewhere = f'start this one with --workdir={workdir_of(directory)}_2'
   if stored is None:
@@ -69,7 +69,8 @@ def check(directory: Path, config: Config, extend: bool = False) -> None:
     raise ConfigError(f'{directory} holds another run ({"; ".join(differing.values())}): {elsewhere}')
 
 
-def _check_place(directory: Path) -> None:
+def check_place(directory: Path) -> None:
+  """Raises ConfigError if there cannot be a directory here with the files of a run in it."""
   try:
     for folder in (directory / 'checkpoints', directory / 'tensorboard', directory, *directory.parents):
       if folder.exists() and not folder.is_dir():

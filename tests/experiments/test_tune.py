@@ -11,7 +11,7 @@ import pytest
 from absl.testing import flagsaver
 
 import train
-from experiments import conduct, registry, results, tune, tuned_rates, tuning
+from experiments import conduct, registry, results, sweep, tune, tuned_rates, tuning
 from experiments.experiment import Grid
 from training.config import Config, ConfigError
 
@@ -150,12 +150,14 @@ def test_the_table_says_so_too(tuned, capsys):
     assert piece in printed
 
 
-def test_again_nothing_is_trained_and_the_file_stays(tuned, patched):
+def test_again_nothing_is_trained_and_the_file_stays(tuned, patched, conducted, monkeypatch):
   path = tuned[0] / 'block' / 'tuned.csv'
   before = path.read_bytes()
+  monkeypatch.setattr('sys.argv', ['train.py', 'another command'])
   for flags in (['--tune', '--seeds=0,1'], ['--seeds=0,1']):  # without --tune its own tuned.csv holds, too
     assert run_main(BLOCK, *flags, f'--workdir={tuned[0]}') == 0
   assert patched.trained == []
+  assert [sweep.unfinished(runs) for runs, _ in conducted] == [[], []]
   assert path.read_bytes() == before
 
 
