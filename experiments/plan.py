@@ -57,8 +57,7 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
     ConfigError: if a config is impossible, or two variants are the same.
   """
   for name in (experiment.name, *experiment.variants):
-    for folder in name.split('/'):
-      check_safe_name(folder)
+    check_safe_name(name)
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
     seeds = {'run.init_seed': seed, 'data.seed': seed}
