@@ -119,6 +119,8 @@ def read(path: Path) -> Tuning | None:
     lines = path.read_text('utf8').splitlines()
   except (FileNotFoundError, NotADirectoryError):
     return None
+  except PermissionError:
+    raise ConfigError(f'{path} cannot be looked into: choose another --workdir') from None
   except (OSError, UnicodeDecodeError) as error:
     raise ConfigError(f'{path} cannot be read: {error}') from None
   head = [line.removeprefix('# ').partition(': ') for line in lines if line.startswith('# ')]

@@ -11,6 +11,7 @@ from training.config import Config, ConfigError
 from training.step import init_state, make_train_step
 
 NAMES = registry.experiment_names()
+GRID = ('optimizer.learning_rate', 'model.num_layers')  # more of these is more of the same
 TINY = {
   'model.vocab_size': 16, 'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 8,
   'run.batch_size': 2,
@@ -70,12 +71,12 @@ def two_steps(config: Config):
 
 
 def variants() -> list[tuple[str, str]]:
-  """Every variant but those that differ from one before in nothing but the learning rate."""
+  """Every variant but those that differ from one before in nothing but the learning rate and the depth."""
   found = []
   for name in NAMES:
     seen = []
     for variant, changes in registry.find_experiment(name).variants.items():
-      rest = {path: value for path, value in changes.items() if path != 'optimizer.learning_rate'}
+      rest = {path: value for path, value in changes.items() if path not in GRID}
       if rest not in seen:
         seen.append(rest)
         found.append((name, variant))
