@@ -59,7 +59,7 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
   run_directory.prepare(run.directory, run.config)
   (run.directory / 'result.json').write_text('{}')
 
-  def write(experiment, directory, command):
+  def write(experiment, directory, command, tuning):
     with pytest.raises(ConfigError, match='is being trained by'), run_directory.locked(directory / 'lock'):
       pass
     raise Stop
