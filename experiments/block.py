@@ -10,9 +10,9 @@ Time: 9 minutes on two cores of about 100 GFLOP/s each, for 20 runs.
   no_residual   2e-3            4.491                  0/5       unigrams alone have 4.489
 
 Each at the rate that was best for it (experiments/tuned/block.csv). At 4e-3 for all, on the validation split, post_norm
-had +0.003 [-0.034, +0.040] and relu +0.064 [+0.053, +0.076]. Post-LN's best rate is the smaller one: at 8e-3 it loses
-0.10 to the baseline (two seeds), at 1.6e-2 it learns nothing, where the baseline still does. All with one initialisation: see
-experiments/initialisation.py for what that decides.
+had +0.003 [-0.034, +0.040] and relu +0.064 [+0.053, +0.076]. Post-LN wants the smaller rate: over two seeds it loses
+0.10 to the baseline at 8e-3, and learns nothing at 1.6e-2, where the baseline still does. All with one initialisation:
+see experiments/initialisation.py for what that decides.
 """
 
 from experiments.experiment import Experiment
