@@ -86,6 +86,11 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
   return subprocess.run([sys.executable, TRAIN, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
+def content_of(directory: Path) -> dict[Path, bytes]:
+  """Every file, but for the lock, which names the process that had it last."""
+  return {path: path.read_bytes() for path in directory.rglob('*') if path.is_file() and path.name != 'lock'}
+
+
 @pytest.mark.slow
 def test_an_experiment_from_start_to_report_and_again(tmp_path):
   """In a directory with a space in its name, on the user's own files."""
@@ -103,15 +108,15 @@ def test_an_experiment_from_start_to_report_and_again(tmp_path):
   assert list(frame['variant']) == ['baseline', 'baseline', 'no_residual', 'no_residual']
   assert json.loads((directory / 'yardsticks.json').read_text()).keys() == {'unigram', 'bigram', 'trigram'}
   assert list((directory / 'figures').glob('*.svg'))
-  kept = {path: path.read_bytes() for path in directory.rglob('*') if path.is_file()}
+  kept = content_of(directory)
   second = command(*asked, cwd=place)
   assert second.returncode == 0, second.stderr
   assert 'seed_0' not in second.stdout  # nothing was trained again
-  assert {path: path.read_bytes() for path in directory.rglob('*') if path.is_file()} == kept
+  assert content_of(directory) == kept
   other = command(*asked, '--config.run.batch_size=8', cwd=place)
   assert other.returncode == 2
   assert 'run.batch_size is 16 there, 8 here' in other.stderr
-  assert {path: path.read_bytes() for path in directory.rglob('*') if path.is_file()} == kept
+  assert content_of(directory) == kept
 
 
 @pytest.mark.slow
