@@ -35,6 +35,7 @@ PATHS = {  # the total lies under the others, so that a part that is all of it i
   'branch': {'color': COLOURS[0], 'dashes': (1.2, 1.2), 'lw': 1.4},
 }
 COLUMNS = 3
+LOWEST = 1e-12  # of the largest norm: what is smaller still is off the axis
 
 
 def draw_all(measured: Sequence[Measured]) -> list[Picture]:
@@ -75,7 +76,7 @@ def two_paths(measured: Sequence[Measured]) -> Picture:
   norms = np.concatenate([one.mean(name).ravel() for one in measured for name in PATHS])
   low, high = norms[norms > 0].min() / 1.5, norms.max() * 1.5
   for axes in tops:
-    axes.set_ylim(max(low, high * 1e-8), high)
+    axes.set_ylim(max(low, high * LOWEST), high)
     logarithmic_heights(axes)
   figure.legend(*panels[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=3)
   return Picture(

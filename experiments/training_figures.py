@@ -27,7 +27,7 @@ HEAT_MAPS = {
   'gain': ('gain, input over output', r'stream_gradient/block_(\d+)/(\w+)/gain', 'gain'),
 }
 PARAMETER = re.compile(r'(update_norm|param_norm)/block_(\d+)/.+')
-WIDEST = 1e6  # the range of a logarithmic colour scale
+WIDEST = 1e9  # the range of a logarithmic colour scale
 
 
 def over_training(directory: Path, run: str) -> list[Picture]:
@@ -65,7 +65,7 @@ def heat_maps(metrics: pd.DataFrame) -> Picture:
   caption = (
     'At the input of each sublayer, at the logged steps. Norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored '
     'tokens, in nats a unit of the stream; the RMS of the stream is after the sublayer. Norms and gains have '
-    'logarithmic colours. White: 0, or not finite.'
+    'logarithmic colours, over nine powers of ten at most. White: 0, or not finite.'
   )
   return Picture(name, title, caption, figure)
 
