@@ -80,6 +80,7 @@ def test_dropout_is_left_out():
   assert found['loss'] == inspected()['loss']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('changes', [{'model.dtype': 'bfloat16'}, {'model.remat': True}, {'model.unroll': 2}], ids=str)
 def test_however_the_stack_is_run(changes):
   config = RELU.replace(changes)
