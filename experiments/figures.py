@@ -93,7 +93,7 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
       gradients = [(run, experiment_runs.stream_gradient(run, when)) for run in drawn if run.variant == variant]
       hidden += sum(int((gradient == 0).sum()) for _, gradient in gradients)
       _draw_gradients(axes, variant, gradients, styles[variant], at_end=when == -1)
-  both[0].set_ylabel('stream gradient norm (nats a unit)')
+  both[0].set_ylabel('stream gradient\n(nats a unit, norm over tokens)')
   names = [Line2D([], [], lw=1.5, label=variant, **styles[variant].line) for variant in summary['variants']]
   figure.legend(handles=names, loc='outside lower center', ncols=columns, handlelength=1.8)
   caption = (
