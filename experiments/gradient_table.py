@@ -26,15 +26,12 @@ def by_sublayer(measured: Sequence[Measured]) -> Table:
   scale = f'; bars: logarithm, {low:.2g} to {high:.2g}' if _logarithmic(low, high) else ''
   batches = len(measured[0].samples['loss'])
   losses = '; '.join(f'{one.label}: {number(one.mean("loss"), one.half_width("loss"))}' for one in measured)
-  view = Table(
-    title=Text(f'gradient in the stream at the input of each sublayer, nats a unit{scale}'),
-    caption=Text(
-      'norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens, so they do not depend on the batch; '
-      f'±: 95% interval over {batches} batches; cosine: between the skip and the branch part; '
-      f'gain: the total over that at the output of the sublayer\nloss in nats a token: {losses}'
-    ),
-    title_justify='left', caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
-  )  # fmt: skip
+  view = _table(
+    f'gradient in the stream at the input of each sublayer, nats a unit{scale}',
+    'norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens, so they do not depend on the batch; '
+    f'±: 95% interval over {batches} batches; cosine: between the skip and the branch part; '
+    f'gain: the total over that at the output of the sublayer\nloss in nats a token: {losses}',
+  )
   view.add_column('layer', justify='right')
   view.add_column('sublayer', no_wrap=True)
   for one in measured:
@@ -71,15 +68,12 @@ def _total_cells(value: float, half: float, low: float, high: float, detailed: b
 def by_depth(measured: Sequence[Measured]) -> Table:
   """One row a depth: the gradient at both ends of the stack, and of the last feed-forward's output kernel."""
   last = [one.mean(LAST_KERNEL)[-1] for one in measured]
-  view = Table(
-    title=Text(f'{measured[0].subject.name}: gradients at the initial values, by depth'),
-    caption=Text(
-      'stream: norm over tokens, sqrt(n sum_t |g_t|^2), in nats a unit; kernel: the gradient averaged over the batch, '
-      f'then its Frobenius norm; ±: 95% interval over {len(measured[0].samples["loss"])} batches, '
-      f'each with initial values of its own\n{exponent_words(measured)}'
-    ),
-    title_justify='left', caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
-  )  # fmt: skip
+  view = _table(
+    f'{measured[0].subject.name}: gradients at the initial values, by depth',
+    'stream: norm over tokens, sqrt(n sum_t |g_t|^2), in nats a unit; kernel: the gradient averaged over the batch, '
+    f'then its Frobenius norm; ±: 95% interval over {len(measured[0].samples["loss"])} batches, '
+    f'each with initial values of its own\n{exponent_words(measured)}',
+  )
   view.add_column('layers', justify='right')
   for name in ('stream, first layer', 'stream, output', 'first over output', 'last feed-forward kernel', ''):
     view.add_column(name, justify='right' if name else 'left')
@@ -94,6 +88,13 @@ def by_depth(measured: Sequence[Measured]) -> Table:
       bar(one.mean(LAST_KERNEL)[-1], min(last), max(last), WIDE),
     )
   return view
+
+
+def _table(title: str, caption: str) -> Table:
+  return Table(
+    title=Text(title), caption=Text(caption), title_justify='left', caption_justify='left', box=box.SIMPLE_HEAD,
+    pad_edge=False,
+  )  # fmt: skip
 
 
 def exponent(measured: Sequence[Measured], measure: str = LAST_KERNEL) -> tuple[float, float]:

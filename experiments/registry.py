@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib
 from pathlib import Path
+from typing import Any
 
 from experiments.experiment import Experiment
 from experiments.reproduction import Reproduction
@@ -23,9 +24,7 @@ def find_experiment(name: str) -> Experiment:
   Raises:
     ConfigError: if there is none, naming the nearest.
   """
-  check_names([name], experiment_names(), 'experiment')
-  module = importlib.import_module(f'experiments.{name}')
-  return dataclasses.replace(module.EXPERIMENT, name=name)
+  return _find(name, 'EXPERIMENT')
 
 
 def reproduction_names() -> list[str]:
@@ -39,9 +38,13 @@ def find_reproduction(name: str) -> Reproduction:
   Raises:
     ConfigError: if there is none, naming the nearest.
   """
-  check_names([name], reproduction_names(), 'reproduction')
-  module = importlib.import_module(f'experiments.{name}')
-  return dataclasses.replace(module.REPRODUCTION, name=name)
+  return _find(name, 'REPRODUCTION')
+
+
+def _find(name: str, variable: str) -> Any:
+  check_names([name], _files_that_define(variable), variable.lower())
+  declared = getattr(importlib.import_module(f'experiments.{name}'), variable)
+  return dataclasses.replace(declared, name=name)
 
 
 def _files_that_define(variable: str) -> list[str]:

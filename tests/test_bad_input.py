@@ -11,6 +11,7 @@ from pathlib import Path
 import made_run
 import pytest
 from absl.testing import flagsaver
+from in_process import run_main
 
 import experiments.conduct  # noqa: F401 - before the privileges to read it are dropped
 import train
@@ -18,16 +19,6 @@ from configs.flags import load_config
 from experiments import plan
 from training import run_directory
 from training.data import load_for
-
-
-def run_main(*arguments: str) -> int:
-  """`train.py` in this process: what it would exit with."""
-  with flagsaver.flagsaver():
-    try:
-      argv = train.parse_flags(['train.py', *arguments])
-    except SystemExit as stop:
-      return stop.code
-    return train.run_main(argv)
 
 
 @pytest.fixture

@@ -9,22 +9,13 @@ from pathlib import Path
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from in_process import run_main
 
 import train
 from experiments.results import load
 from training.config import ConfigError
 
 TRAIN = Path(train.__file__)
-
-
-def run_main(*arguments: str) -> int:
-  """`train.py` in this process: what it would exit with."""
-  with flagsaver.flagsaver():
-    try:
-      argv = train.parse_flags(['train.py', *arguments])
-    except SystemExit as stop:
-      return stop.code
-    return train.run_main(argv)
 
 
 def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from test_step import CONFIG, batch_of, compiled_step, random_params, state_of
+from tiny_steps import CONFIG, batch_of, compiled_step, random_params, state_of
 
 import model
 from training.inspection import inspect

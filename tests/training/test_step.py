@@ -1,135 +1,38 @@
-import dataclasses
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_steps import (
+  CONFIG,
+  DROPOUT,
+  GRADIENT,
+  ONES,
+  SKIP,
+  bad_batch,
+  batch_of,
+  compiled_init,
+  compiled_logits,
+  compiled_loss,
+  compiled_step,
+  difference,
+  loss_by_hand,
+  norm,
+  quick_jit,
+  random_params,
+  run,
+  same_bits,
+  scaled,
+  state_of,
+)
 
 import model
-from model.config import ModelConfig
-from model.transformer import param_shapes
-from training.config import Config, DataConfig, OptimizerConfig, RunConfig
-from training.optimizer import make_optimizer
 from training.step import (
-  State,
-  has_diverged,
-  init_state,
   is_logged,
   make_evaluation_step,
-  make_train_step,
   norm_by_layer,
-  weighted_loss,
 )
-
-CONFIG = Config(
-  model=ModelConfig(vocab_size=11, num_layers=2, d_model=8, num_heads=2),
-  data=DataConfig(task='copy', sequence_length=8),
-  optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=4),
-  run=RunConfig(steps=20, batch_size=8, log_every=5),
-)
-ONES = np.ones((8, 8), np.float32)
-QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
-quick_jit = functools.partial(jax.jit, compiler_options=QUICK)
-# The update is the clipped gradient itself, and nothing stands between the stream and the head.
-GRADIENT = CONFIG.replace({
-  'optimizer.name': 'sgd', 'optimizer.beta1': 0.0, 'optimizer.learning_rate': 1.0, 'optimizer.schedule': 'constant',
-  'optimizer.warmup_steps': 0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.5, 'model.norm_placement': 'none',
-})  # fmt: skip
-SKIP = CONFIG.replace({'run.on_nonfinite': 'skip', 'optimizer.name': 'sgd', 'inspect.level': 'off'})
-DROPOUT = CONFIG.replace({
-  'model.dropout': 0.3, 'optimizer.name': 'sgd', 'optimizer.clip': 0.0, 'inspect.level': 'off'
-})  # fmt: skip
-
-
-@functools.cache
-def compiled_step(config: Config):
-  return quick_jit(make_train_step(config))
-
-
-@functools.cache
-def compiled_init(config: Config):
-  return quick_jit(functools.partial(init_state, config))
-
-
-@functools.cache
-def compiled_loss(config: Config):
-  return quick_jit(lambda params, batch: weighted_loss(config, params, batch, None))
-
-
-@functools.cache
-def compiled_logits(config: ModelConfig):
-  return quick_jit(lambda params, tokens: model.apply(config, params, tokens)[0])
-
-
-def batch_of(number: int) -> dict[str, np.ndarray]:
-  """Tokens that a model can learn to predict, from arithmetic alone; here and there a target does not count."""
-  row, position = np.indices((8, 9))
-  tokens = ((3 + number % 2) * position + 5 * row + number) % 11
-  weights = ((row + position + number) % 5 > 0)[:, 1:]
-  return {
-    'inputs_BT': tokens[:, :-1].astype(np.int32),
-    'targets_BT': tokens[:, 1:].astype(np.int32),
-    'weights_BT': weights.astype(np.float32),
-  }
-
-
-def random_params(config: Config, seed: int = 0):
-  """Parameters of ordinary size that no initialisation chose."""
-  rng = np.random.default_rng(seed)
-
-  def draw(path, leaf):
-    noise = rng.normal(size=leaf.shape)
-    if path[-1].key == 'kernel':
-      noise = noise / leaf.shape[-2] ** 0.5
-    return jnp.asarray(1 + 0.1 * noise if path[-1].key == 'gain' else noise, jnp.float32)
-
-  return jax.tree.map_with_path(draw, param_shapes(config.model))
-
-
-def state_of(config: Config, params=None, step: int = 0, init_seed: int = 0) -> State:
-  params = random_params(config) if params is None else params
-  optimizer = make_optimizer(config.optimizer, config.run.steps).init(params)
-  return State(jnp.int32(step), params, optimizer, jnp.uint32(init_seed), jnp.int32(0), jnp.int32(0))
-
-
-def run(config: Config, state: State, batches) -> tuple[State, list[dict]]:
-  history = []
-  for batch in batches:
-    state, metrics = compiled_step(config)(state, batch)
-    history.append(metrics)
-  return state, history
-
-
-def same_bits(one, other) -> bool:
-  pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-  return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
-
-
-def norm(tree) -> float:
-  return float(np.sqrt(sum(np.sum(np.asarray(leaf, np.float64) ** 2) for leaf in jax.tree.leaves(tree))))
-
-
-def difference(one, other):
-  return jax.tree.map(lambda a, b: np.asarray(a, np.float64) - np.asarray(b, np.float64), one, other)
-
-
-def scaled(tree, factor: float):
-  return jax.tree.map(lambda leaf: factor * leaf, tree)
-
-
-def cross_entropy(logits_BTV, batch) -> np.ndarray:
-  """Nats of each target, in float64."""
-  logits = np.asarray(logits_BTV, np.float64)
-  largest = logits.max(-1, keepdims=True)
-  log_total = np.log(np.exp(logits - largest).sum(-1)) + largest[..., 0]
-  return log_total - np.take_along_axis(logits, np.asarray(batch['targets_BT'])[..., None], -1)[..., 0]
-
-
-def loss_by_hand(config: Config, params, batch) -> float:
-  nats = cross_entropy(compiled_logits(config.model)(params, batch['inputs_BT']), batch)
-  return float((nats * batch['weights_BT']).sum() / batch['weights_BT'].sum())
 
 
 def test_the_losses_of_a_fixed_run():
@@ -289,80 +192,6 @@ def test_what_is_inspected_changes_nothing():
   assert history[0].keys() == {'scalars'}
 
 
-# --- steps that are not finite
-
-
-def bad_batch() -> dict[str, np.ndarray]:
-  batch = batch_of(7)
-  batch['weights_BT'][2, 3] = np.nan
-  return batch
-
-
-@pytest.mark.parametrize('config', [CONFIG, SKIP], ids=['stop', 'skip'])
-def test_a_bad_step_keeps_everything_and_is_counted(config):
-  before, _ = run(config, state_of(config), map(batch_of, range(3)))
-  after, (metrics,) = run(config, before, [bad_batch()])
-  assert same_bits(after.params, before.params)
-  assert same_bits(after.optimizer, before.optimizer)
-  assert (int(after.step), int(after.nonfinite_in_a_row)) == (4, 1)
-  assert metrics['scalars']['nonfinite_in_a_row'] == 1
-  assert np.isnan(metrics['scalars']['train/loss'])
-  assert np.isnan(metrics['scalars']['grad_norm/clipped'])
-  assert float(metrics['scalars']['learning_rate']) == pytest.approx(2e-2)  # of the 4th update, whenever it comes
-
-
-def test_where_a_run_diverges_each_parameter_has_its_norm():
-  _, history = run(CONFIG, state_of(CONFIG), [batch_of(0), bad_batch()])  # the second step is not a logged one
-  assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(history[1]['parameter_norms']['grad_norm']))
-
-
-def test_stop_never_moves_again():
-  stopped, _ = run(CONFIG, state_of(CONFIG), [batch_of(0), bad_batch()])
-  later, history = run(CONFIG, stopped, map(batch_of, range(12)))
-  assert same_bits((later.params, later.optimizer), (stopped.params, stopped.optimizer))
-  assert [int(metrics['scalars']['nonfinite_in_a_row']) for metrics in history] == list(range(2, 14))
-  assert int(later.step) == 14
-  assert max(float(metrics['scalars']['grad_norm/global']) for metrics in history) > CONFIG.optimizer.clip
-  assert int(later.clipped) == int(stopped.clipped)  # what is not applied is not clipped
-
-
-def test_skip_goes_on_as_if_nothing_had_been():
-  batches = [batch_of(0), bad_batch(), bad_batch(), batch_of(1), bad_batch(), batch_of(2)]
-  skipped, history = run(SKIP, state_of(SKIP), batches)
-  smooth, _ = run(SKIP, state_of(SKIP), map(batch_of, range(3)))
-  assert [int(metrics['scalars']['nonfinite_in_a_row']) for metrics in history] == [0, 1, 2, 0, 1, 0]
-  rates = [float(metrics['scalars']['learning_rate']) for metrics in history]  # of the update that is made, or dropped
-  assert rates == pytest.approx([2e-2 * rise for rise in (1 / 4, 2 / 4, 2 / 4, 2 / 4, 3 / 4, 3 / 4)])
-  assert same_bits((skipped.params, skipped.optimizer), (smooth.params, smooth.optimizer))
-  assert (int(skipped.step), int(smooth.step)) == (6, 3)
-
-
-def test_skip_gives_up_after_ten_in_a_row():
-  start = state_of(SKIP)
-  nine, _ = run(SKIP, start, [bad_batch()] * 9)
-  moved, _ = run(SKIP, nine, [batch_of(0)])
-  assert not has_diverged(SKIP, nine.nonfinite_in_a_row)
-  assert not same_bits(moved.params, start.params)
-  ten, _ = run(SKIP, nine, [bad_batch()])
-  later, _ = run(SKIP, ten, [batch_of(0)])
-  assert has_diverged(SKIP, ten.nonfinite_in_a_row)
-  assert same_bits((later.params, later.optimizer), (start.params, start.optimizer))
-  assert int(later.nonfinite_in_a_row) == 11
-
-
-@pytest.mark.parametrize('harm', ['a parameter is NaN', 'the gradient alone overflows'])
-def test_whatever_is_not_finite_counts(harm):
-  state = state_of(CONFIG)
-  head = state.params['head']['kernel']
-  planted = head.at[0, 0].set(jnp.nan) if 'NaN' in harm else head * 1e25
-  state = dataclasses.replace(state, params=state.params | {'head': {'kernel': planted}})
-  after, (metrics,) = run(CONFIG, state, [batch_of(0)])
-  assert math.isfinite(metrics['scalars']['train/loss']) == (harm == 'the gradient alone overflows')
-  assert not math.isfinite(metrics['scalars']['grad_norm/global'])
-  assert same_bits((after.params, after.optimizer), (state.params, state.optimizer))
-  assert int(after.nonfinite_in_a_row) == 1
-
-
 # --- a step as a function
 
 
@@ -393,25 +222,3 @@ def test_one_compilation_serves_every_step_and_seed():
     run(CONFIG, compiled_init(CONFIG)(np.uint32(seed)), [batch_of(0), batch_of(1)])
   assert compiled_step(SKIP)._cache_size() == compiled_step(CONFIG)._cache_size() == 1
   assert compiled_init(CONFIG)._cache_size() == 1
-
-
-def test_an_update_too_large_for_a_float_never_reaches_the_parameters():
-  config = CONFIG.replace({'optimizer.learning_rate': 3e38, 'optimizer.warmup_steps': 0, 'optimizer.weight_decay': 1e3})
-  before = state_of(config)
-  after, (metrics,) = run(config, before, [batch_of(0)])
-  assert math.isfinite(metrics['scalars']['train/loss'])
-  assert math.isfinite(metrics['scalars']['grad_norm/global'])
-  assert not math.isfinite(metrics['scalars']['update_norm/global'])
-  assert same_bits(after.params, before.params)
-  assert int(after.nonfinite_in_a_row) == 1
-
-
-def test_steps_that_were_clipped_are_counted():
-  config = GRADIENT.replace({'optimizer.learning_rate': 0.05, 'run.on_nonfinite': 'skip', 'optimizer.clip': 4.0})
-  state, history = run(config, state_of(config), [*map(batch_of, range(12)), bad_batch()])
-  norms = np.array([float(metrics['scalars']['grad_norm/global']) for metrics in history])
-  clipped = np.cumsum(norms > 4)  # the last one is not finite, and no update
-  assert 0 < clipped[-1] < 12
-  shares = [float(metrics['scalars']['grad_norm/clipped_steps']) for metrics in history]
-  np.testing.assert_allclose(shares, clipped / np.arange(1, 14), rtol=1e-6)
-  assert int(state.clipped) == clipped[-1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from test_step import CONFIG, DROPOUT, batch_of, quick_jit, random_params, run, state_of
+from tiny_steps import CONFIG, DROPOUT, batch_of, quick_jit, random_params, run, state_of
 
 from model.config import ConfigError
 from training.step import weighted_loss

@@ -1,0 +1,15 @@
+"""`train.py` in this process."""
+
+from absl.testing import flagsaver
+
+import train
+
+
+def run_main(*arguments: str) -> int:
+  """What the command would exit with."""
+  with flagsaver.flagsaver():
+    try:
+      argv = train.parse_flags(['train.py', *arguments])
+    except SystemExit as stop:
+      return stop.code
+    return train.run_main(argv)
