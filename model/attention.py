@@ -6,7 +6,7 @@ from flax import nnx
 
 from model import attention_kernels
 from model.config import ModelConfig
-from model.linear import Linear
+from model.linear import Linear, apply_side_by_side
 from model.norm import make_norm
 from model.position import rotate
 
@@ -29,7 +29,8 @@ class Attention(nnx.Module):
     """What enters the product: q, k and v, each (B, T, H, K), normed, turned, and shared within each group."""
     config = self.config
     heads = (*x_BTD.shape[:2], -1, config.key_width)
-    q_BTHK, k_BTHK, v_BTHK = (part(x_BTD).reshape(heads) for part in (self.query, self.key, self.value))
+    projected = apply_side_by_side(x_BTD, self.query, self.key, self.value)
+    q_BTHK, k_BTHK, v_BTHK = (part.reshape(heads) for part in projected)
     if config.qk_norm:
       q_BTHK, k_BTHK = self.query_norm(q_BTHK), self.key_norm(k_BTHK)
     if config.position == 'rotary':

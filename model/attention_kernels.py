@@ -1,4 +1,4 @@
-"""softmax(q k^T / sqrt(K)) v: the plain definition, a fast form for CPUs, and the one place that chooses.
+"""softmax(q k^T / sqrt(K)) v by definition, and the one place that chooses what computes it.
 
 All take q (B, T, H, K) and k, v (B, S, H, K) with S = T and give (B, T, H, K) in q's dtype; softmax in float32.
 """
@@ -6,7 +6,7 @@ All take q (B, T, H, K) and k, v (B, S, H, K) with S = T and give (B, T, H, K) i
 import jax
 import jax.numpy as jnp
 
-QUERY_BLOCK = 64  # queries of one block: scores stay in the cache, and a product is still large
+from model.blocked_attention import BLOCK, blocked_attention
 
 
 def attention_logits(q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool, first_query: int = 0) -> jax.Array:
@@ -33,38 +33,6 @@ def plain_attention(q_BTHK, k_BSHK, v_BSHK, causal: bool, dropout: float = 0.0, 
   return jnp.einsum('BHTS,BSHK->BTHK', weights_BHTS.astype(v_BSHK.dtype), v_BSHK)
 
 
-def blocked_attention(q_BTHK, k_BSHK, v_BSHK, causal: bool) -> jax.Array:
-  """The same a block of queries at a time, each reading only the keys it may see.
-
-  Under the mask this is about half the work. `jax.checkpoint` computes a block's weights again in the backward
-  pass, so that memory grows with T, not with T squared.
-  """
-  length, head_dim = q_BTHK.shape[1], q_BTHK.shape[3]
-  q_NTK, k_NSK, v_NSK = (x.swapaxes(1, 2).reshape(-1, length, head_dim) for x in (q_BTHK, k_BSHK, v_BSHK))
-  outputs_NTK = []
-  for start in range(0, length, QUERY_BLOCK):
-    stop = min(start + QUERY_BLOCK, length)
-    seen = stop if causal else length
-    attend = jax.checkpoint(_attend, static_argnums=3) if length > QUERY_BLOCK else _attend
-    first_query = start if causal else None
-    outputs_NTK.append(attend(q_NTK[:, start:stop], k_NSK[:, :seen], v_NSK[:, :seen], first_query))
-  out_NTK = jnp.concatenate(outputs_NTK, 1)
-  return out_NTK.reshape(q_BTHK.shape[0], -1, length, head_dim).swapaxes(1, 2)
-
-
-def _attend(q_NTK, k_NSK, v_NSK, first_query: int | None):
-  """One block; query i is position first_query + i and reads keys up to it (None: every key)."""
-  scores_NTS = jnp.einsum('NTK,NSK->NTS', q_NTK / q_NTK.shape[-1] ** 0.5, k_NSK, preferred_element_type=jnp.float32)
-  if first_query is not None:
-    visible_TS = jnp.tri(q_NTK.shape[1], k_NSK.shape[1], first_query, dtype=bool)
-    scores_NTS = jnp.where(visible_TS, scores_NTS, -jnp.inf)
-  largest_NT1 = jax.lax.stop_gradient(jnp.max(scores_NTS, -1, keepdims=True))  # cancels in the quotient
-  weights_NTS = jnp.exp(scores_NTS - largest_NT1)
-  total_NT1 = jnp.sum(weights_NTS, -1, keepdims=True)
-  read_NTK = jnp.einsum('NTS,NSK->NTK', weights_NTS.astype(v_NSK.dtype), v_NSK)
-  return (read_NTK / total_NT1).astype(v_NSK.dtype)  # dividing K numbers, not S, spares a pass over the scores
-
-
 def attention_statistics(q_BTHK, k_BSHK, causal: bool) -> tuple[jax.Array, jax.Array]:
   """What the kernels keep to themselves, from the definition and outside the gradient.
 
@@ -76,8 +44,8 @@ def attention_statistics(q_BTHK, k_BSHK, causal: bool) -> tuple[jax.Array, jax.A
   q_BTHK, k_BSHK = jax.lax.stop_gradient((q_BTHK, k_BSHK))
   batch, length, heads, _ = q_BTHK.shape
   entropy_H, largest_H = jnp.zeros(heads), jnp.full(heads, -jnp.inf)
-  for start in range(0, length, QUERY_BLOCK):
-    stop = min(start + QUERY_BLOCK, length)
+  for start in range(0, length, BLOCK):
+    stop = min(start + BLOCK, length)
     seen = stop if causal else length
     logits_BHTS = attention_logits(q_BTHK[:, start:stop], k_BSHK[:, :seen], causal, start)
     weights_BHTS = jax.nn.softmax(logits_BHTS, -1)

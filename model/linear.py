@@ -1,16 +1,14 @@
 """A matrix product over the last axis."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 
 class Linear(nnx.Module):
-  """y = x W + b, computed in `dtype` from float32 parameters; the bias is optional.
-
-  The leading axes are flattened into one before the product: on a CPU, XLA hands a plain matrix product to its
-  fastest kernel and a batched one to a slower loop.
-  """
+  """y = x W + b, computed in `dtype` from float32 parameters; the bias is optional."""
 
   def __init__(self, d_in: int, d_out: int, use_bias: bool, dtype: str):
     self.kernel = nnx.Param(jnp.zeros((d_in, d_out)))
@@ -18,8 +16,21 @@ class Linear(nnx.Module):
     self.dtype = dtype
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    flat = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-    y = flat @ self.kernel[...].astype(self.dtype)
-    if self.bias is not None:
-      y = y + self.bias[...].astype(self.dtype)
-    return y.reshape(*x.shape[:-1], y.shape[-1])
+    return apply_side_by_side(x, self)[0]
+
+
+def apply_side_by_side(x: jax.Array, *linears: Linear) -> list[jax.Array]:
+  """What each of these makes of x, by one product with their kernels side by side.
+
+  A wide product is quicker than several narrow ones, above all in the backward pass. The leading axes are flattened
+  into one before it: on a CPU, XLA hands a plain matrix product to its fastest kernel and a batched one to a slower
+  loop.
+  """
+  kernels = [linear.kernel[...] for linear in linears]
+  flat = x.reshape(-1, x.shape[-1]).astype(linears[0].dtype)
+  y = flat @ jnp.concatenate(kernels, 1).astype(flat.dtype)
+  biases = [linear.bias[...] for linear in linears if linear.bias is not None]
+  if biases:
+    y = y + jnp.concatenate(biases).astype(flat.dtype)
+  ends = itertools.accumulate(kernel.shape[1] for kernel in kernels[:-1])
+  return [part.reshape(*x.shape[:-1], part.shape[-1]) for part in jnp.split(y, list(ends), 1)]

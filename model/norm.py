@@ -14,8 +14,7 @@ class RMSNorm(nnx.Module):
     self.gain = nnx.Param(jnp.zeros(width))
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    x = x.astype(jnp.float32)
-    return self.gain[...] * x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + EPSILON)
+    return _normalised(x, self.gain[...])
 
 
 class LayerNorm(nnx.Module):
@@ -27,9 +26,14 @@ class LayerNorm(nnx.Module):
 
   def __call__(self, x: jax.Array) -> jax.Array:
     x = x.astype(jnp.float32)
-    x = x - jnp.mean(x, -1, keepdims=True)
-    y = self.gain[...] * x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + EPSILON)
+    y = _normalised(x - jnp.mean(x, -1, keepdims=True), self.gain[...])
     return y if self.bias is None else y + self.bias[...]
+
+
+@jax.checkpoint  # a pass over x again in the backward pass takes no longer than reading what it would have kept
+def _normalised(x, gain):
+  x = x.astype(jnp.float32)
+  return gain * x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + EPSILON)
 
 
 def make_norm(kind: str, width: int, use_bias: bool) -> RMSNorm | LayerNorm:

@@ -1,3 +1,6 @@
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,10 +8,11 @@ import numpy_reference as reference
 import pytest
 from tiny_models import distance, quick_jit
 
-from model.attention_kernels import attention, attention_weights, blocked_attention, plain_attention
+from model.attention_kernels import attention, attention_weights, plain_attention
+from model.blocked_attention import BLOCK, blocked_attention
 
-# Around one and two blocks of queries; (B, T, H, K).
-SHAPES = [(1, 1, 2, 4), (2, 63, 1, 4), (1, 64, 3, 4), (2, 65, 2, 6), (1, 130, 1, 4), (1, 200, 2, 4)]
+# Around one and two blocks, and where blocks are larger; with and without padding; (B, T, H, K).
+SHAPES = [(1, 1, 2, 4), (2, 63, 1, 4), (1, 64, 3, 4), (2, 65, 2, 6), (1, 130, 1, 4), (1, 200, 2, 4), (1, 1025, 1, 4)]
 
 
 def operands(shape, seed=0, size=2.0):
@@ -68,6 +72,17 @@ def test_gradients_of_the_blocked_form(shape, causal):
   assert all(distance(f, p) < 1e-5 for f, p in zip(fast, plain, strict=True))
 
 
+@pytest.mark.parametrize('causal', [True, False])
+def test_no_array_of_the_blocked_form_has_all_pairs_of_positions(causal):
+  def largest(kernel):
+    gradient = jax.grad(lambda qkv: jnp.sum(kernel(*qkv, causal)))
+    text = str(jax.make_jaxpr(gradient)(operands((1, 512, 1, 4))))
+    return max(math.prod(map(int, shape.split(','))) for shape in re.findall(r'f32\[([\d,]+)\]', text))
+
+  assert largest(plain_attention) == 512 * 512
+  assert largest(blocked_attention) == max(512 * 4, BLOCK * BLOCK)
+
+
 def test_gradients_of_the_form_for_accelerators(gpu):
   fast, plain = gradients((attention, plain_attention), operands((2, 65, 2, 6)), True)
   assert distance(fast, plain) < 1e-5
@@ -95,6 +110,15 @@ def test_bfloat16_in_and_out_and_float32_between(kernel):
   out = quick_jit(lambda *qkv: kernel(*qkv, True))(*qkv)
   assert out.dtype == jnp.bfloat16
   assert distance(out, reference_attention(*qkv, True)) < 1e-2
+
+
+def test_gradients_in_bfloat16():
+  qkv = operands((2, 130, 2, 16), size=1.0)
+  half = [x.astype(jnp.bfloat16) for x in qkv]
+  fast = gradients([blocked_attention], half, True)[0]
+  assert all(gradient.dtype == jnp.bfloat16 for gradient in fast)
+  plain = gradients([plain_attention], [x.astype(jnp.float32) for x in half], True)[0]
+  assert all(distance(f, p) < 1e-2 for f, p in zip(fast, plain, strict=True))
 
 
 def test_dropout_of_weights_keeps_the_expectation():

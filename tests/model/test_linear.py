@@ -3,7 +3,7 @@ import numpy_reference as reference
 import pytest
 from tiny_models import distance, filled, random_stream
 
-from model.linear import Linear
+from model.linear import Linear, apply_side_by_side
 
 
 @pytest.mark.parametrize('use_bias', [False, True])
@@ -22,3 +22,12 @@ def test_bfloat16_products_come_from_float32_parameters():
   x, exact = random_stream(4, 64)
   assert linear(x).dtype == jnp.bfloat16
   assert 1e-4 < distance(linear(x), reference.linear(params, exact)) < 1e-2
+
+
+@pytest.mark.parametrize('use_bias', [False, True])
+def test_side_by_side_each_gives_what_it_gives_alone(use_bias):
+  linears, params = zip(*(filled(Linear(8, width, use_bias, 'float32')) for width in (6, 1, 4)), strict=True)
+  x, exact = random_stream(2, 3, 8)
+  parts = apply_side_by_side(x, *linears)
+  for part, own in zip(parts, params, strict=True):
+    assert distance(part, reference.linear(own, exact)) < 1e-6
