@@ -5,7 +5,10 @@ run saves, the task goes back into the queue, and the run goes on when it starts
 tasks requeued by Slurm itself, and their runs go on from their last checkpoints.
 """
 
+import contextlib
 import dataclasses
+import datetime
+import io
 import math
 import os
 import re
@@ -14,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,7 +135,8 @@ def submit(request: Request, runs: Sequence[Run], console: Console) -> int:
     folder = _folder(runs)
     outermost = [path for path in (folder, *folder.parents) if not path.exists()][-1]
     try:
-      jobs = executor_for(request, folder, runs[0]).map_array(Task(), [_absolute(run) for run in runs])
+      with contextlib.redirect_stderr(io.StringIO()):  # submitit prints there what it raises
+        jobs = executor_for(request, folder, runs[0]).map_array(Task(), [_absolute(run) for run in runs])
     except FailedJobError as error:
       shutil.rmtree(outermost)
       raise ConfigError(f'Slurm refused the job: {error}') from None
@@ -219,7 +222,7 @@ class Task:
 def _folder(runs: Sequence[Run]) -> Path:
   """Where submitit keeps a submission: <workdir>/<experiment>/slurm/<time>."""
   workdir, experiment = workdir_of(runs[0].directory.absolute()), runs[0].experiment.partition('/')[0]
-  return workdir / experiment / 'slurm' / time.strftime('%Y-%m-%d_%H-%M-%S')
+  return workdir / experiment / 'slurm' / datetime.datetime.now().strftime('%Y-%m-%d_%H-%M-%S.%f')
 
 
 def _absolute(run: Run) -> Run:

@@ -1,4 +1,4 @@
-"""The Slurm launcher: through submitit's executor for this machine, with stand-ins for Slurm's commands, by its script."""
+"""The Slurm launcher: by its script, with stand-ins for Slurm's commands, and in submitit's jobs on this machine."""
 
 import dataclasses
 import os
@@ -132,7 +132,7 @@ def test_what_slurm_refuses_is_told_in_one_line_and_leaves_nothing(place, cluste
   assert run_main(*BLOCK) == 2
   output, error = capfd.readouterr()
   assert output == ''
-  assert error.splitlines()[-1] == 'train.py: Slurm refused the job: sbatch: error: invalid partition: gpuu'
+  assert error == 'train.py: Slurm refused the job: sbatch: error: invalid partition: gpuu\n'
   assert list(place.iterdir()) == []
 
 
@@ -207,7 +207,7 @@ def train(tmp_path, monkeypatch):
 
 def test_a_task_fails_with_its_run(train):
   train()
-  with pytest.raises(RuntimeError, match='^trial/only/seed_0 failed$'):
+  with pytest.raises(RuntimeError, match=r'^trial/only/seed_0 failed$'):
     train(failed=True)
 
 
