@@ -73,7 +73,7 @@ def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
   found = {run: status_of(run) for run in runs}
   table = Table(box=box.SIMPLE_HEAD)
   for column in ('run', 'state', 'step', 'loss', 'logged', ''):
-    table.add_column(column, justify='right' if column in ('step', 'loss', 'logged') else 'left')
+    table.add_column(column, no_wrap=True, justify='right' if column in ('step', 'loss', 'logged') else 'left')
   for run, status in found.items():
     table.add_row(
       run.label,
@@ -81,7 +81,7 @@ def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
       f'{status.step}/{run.config.run.steps}',
       '' if status.loss is None else f'{status.loss:.3f}',
       '' if status.logged is None else _ago(time.time() - status.logged),
-      Text(status.note),
+      Text('' if status.state == 'failed' else status.note),
     )
   console.print(table)
   for run, status in found.items():

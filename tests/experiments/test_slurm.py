@@ -163,7 +163,8 @@ def test_a_run_that_is_requeued_goes_on_as_if_it_had_not_been(tmp_path, jobs):
   while status.status_of(runs[0]).step < 1:
     assert not disturbed.done(), disturbed.stderr()
     time.sleep(0.005)
-  os.kill(int((directory / 'claim').read_text().split()[1]), signal.SIGUSR2)
+  for name in ('lock', 'claim'):  # the worker and the task: Slurm tells every process
+    os.kill(int((directory / name).read_text().split()[1]), signal.SIGUSR2)
   assert disturbed.result() is None
   assert disturbed.stdout().count('Requeued job') == 1
   assert calm.result() is None
