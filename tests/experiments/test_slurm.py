@@ -1,6 +1,5 @@
 """The Slurm launcher: by its script, with stand-ins for Slurm's commands, and in submitit's jobs on this machine."""
 
-import dataclasses
 import os
 import re
 import signal
@@ -17,10 +16,11 @@ from experiments.experiment import Experiment
 from training import run_directory
 from training.config import Config, ConfigError
 from training.files import read_json
+from training.metrics_log import read_metrics
 
 SMALL = {
-  'data.task': 'copy', 'data.sequence_length': 16, 'model.num_layers': 2, 'model.d_model': 16, 'model.num_heads': 2,
-  'model.unroll': 1, 'run.steps': 100, 'run.batch_size': 4, 'run.log_every': 1, 'run.evaluations': 1,
+  'data.task': 'copy', 'data.sequence_length': 16, 'model.num_layers': 1, 'model.d_model': 8, 'model.num_heads': 2,
+  'inspect.level': 'off', 'run.steps': 100, 'run.batch_size': 4, 'run.log_every': 1, 'run.evaluations': 1,
   'run.evaluation_batches': 1, 'run.checkpoint_every': 50, 'optimizer.warmup_steps': 4,
 }  # fmt: skip
 REQUEST = slurm.Request(minutes=60)
@@ -154,23 +154,20 @@ def jobs(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_requeued_goes_on_as_if_it_had_not_been(tmp_path, jobs):
-  runs = planned(tmp_path, disturbed={})
-  runs.append(dataclasses.replace(runs[0], variant='calm', directory=tmp_path / 'trial' / 'calm' / 'seed_0'))
-  assert slurm.submit(REQUEST, runs, Console(quiet=True)) == 0
-  disturbed, calm = jobs
-  directory, kept = (run.directory for run in runs)
-  while status.status_of(runs[0]).step < 1:
-    assert not disturbed.done(), disturbed.stderr()
+def test_a_run_that_is_requeued_goes_on_where_it_was(tmp_path, jobs):
+  """As to the bits, tests/test_stopped.py has it."""
+  (run,) = planned(tmp_path, only={})
+  assert slurm.submit(REQUEST, [run], Console(quiet=True)) == 0
+  (job,) = jobs
+  while status.status_of(run).step < 1:
+    assert not job.done(), job.stderr()
     time.sleep(0.005)
   for name in ('lock', 'claim'):  # the worker and the task: Slurm tells every process
-    os.kill(int((directory / name).read_text().split()[1]), signal.SIGUSR2)
-  assert disturbed.result() is None
-  assert disturbed.stdout().count('Requeued job') == 1
-  assert calm.result() is None
-  assert 0 < read_json(directory / 'result.json')['resumed_at'] < 100
-  assert read_json(kept / 'result.json')['resumed_at'] is None
-  assert (directory / 'metrics.jsonl').read_bytes() == (kept / 'metrics.jsonl').read_bytes()
+    os.kill(int((run.directory / name).read_text().split()[1]), signal.SIGUSR2)
+  assert job.result() is None
+  assert job.stdout().count('Requeued job') == 1
+  assert 0 < read_json(run.directory / 'result.json')['resumed_at'] < 100
+  assert [row['step'] for row in read_metrics(run.directory / 'metrics.jsonl')] == list(range(1, 101))
 
 
 class Requeued(Exception):  # noqa: N818 - what submitit would do
