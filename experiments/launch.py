@@ -38,7 +38,7 @@ def from_flags(workers: int) -> Launcher:
   """
   if LAUNCHER.value == 'local':
     slurm.check_unused()
-    return _dry_run(lambda todo: '') if DRY_RUN.value else local(workers)
+    return _dry_run() if DRY_RUN.value else local(workers)
   request = slurm.from_flags()
   if DRY_RUN.value:
     return _dry_run(lambda todo: slurm.script(request, todo))
@@ -65,8 +65,8 @@ def local(workers: int = 0) -> Launcher:
   return launch
 
 
-def _dry_run(script: Callable[[Sequence[Run]], str]) -> Launcher:
-  """Prints each run with what it would do, and then what would be submitted."""
+def _dry_run(script: Callable[[Sequence[Run]], str] | None = None) -> Launcher:
+  """Prints each run with what it would do, and then the script of those that would be submitted."""
 
   def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> Launched:
     from training.checkpoint import steps_in  # orbax takes seconds to import
@@ -76,7 +76,7 @@ def _dry_run(script: Callable[[Sequence[Run]], str]) -> Launcher:
       what = 'is finished' if run not in todo else f'goes on from step {saved[0]}' if saved else 'starts'
       console.print(f'{run.directory}: {what}', markup=False, highlight=False, soft_wrap=True)
     console.print(f'{len(todo)} of {len(runs)} runs would be trained', highlight=False)
-    if todo:
+    if todo and script:
       console.print(script(todo), markup=False, highlight=False, soft_wrap=True)
     return Launched([], 0)
 

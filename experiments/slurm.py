@@ -29,7 +29,7 @@ from experiments.display import Display
 from experiments.plan import Run
 from training.config import ConfigError
 from training.files import read_json, write_json
-from training.run_directory import is_finished, workdir_of
+from training.run_directory import FAILURE, is_finished, workdir_of
 
 if TYPE_CHECKING:
   import submitit
@@ -142,6 +142,7 @@ def submit(request: Request, runs: Sequence[Run], console: Console) -> int:
       raise ConfigError(f'Slurm refused the job: {error}') from None
     for run, job in zip(runs, jobs, strict=True):
       write_json(run.directory / RECORD, {'job': job.job_id})
+      (run.directory / FAILURE).unlink(missing_ok=True)
     console.print(f'submitted {len(runs)} runs as job {jobs[0].job_id.partition("_")[0]}', highlight=False)
   else:
     console.print('all that is not finished is in the queue')

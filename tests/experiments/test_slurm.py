@@ -122,9 +122,12 @@ def test_only_what_is_missing_is_submitted(place, cluster, capfd):
   assert 'all that is not finished is in the queue\n' in capfd.readouterr().out
   assert not (cluster / 'script').exists()
   (cluster / 'queue').write_text('12_0\n12_3\n')
+  run_directory.note_failure(runs[1], 'out of memory')
   assert run_main(*BLOCK) == 0
   assert 'submitted 4 runs as job 12\n' in capfd.readouterr().out
   assert '--array=0-3%4' in (cluster / 'script').read_text()
+  assert read_json(runs[1] / 'slurm.json') == {'job': '12_0'}
+  assert not (runs[1] / run_directory.FAILURE).exists()
 
 
 def test_what_slurm_refuses_is_told_in_one_line_and_leaves_nothing(place, cluster, capfd):

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -132,7 +133,9 @@ def test_a_worker_that_was_told_alone_stops_the_sweep(tmp_path, stub):
 
 
 def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub):
+  started = time.monotonic()
   output = stop(runs_of(tmp_path, 'deaf'), [Place(None, {})], grace=0.1)
+  assert time.monotonic() - started < sweep.GRACE
   assert 'trial/deaf/seed_0: stopped after step 1, not saved: it goes on from its last checkpoint\n' in output
 
 
