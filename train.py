@@ -7,6 +7,8 @@
   python train.py --norm_placement=post --feed_forward=relu --noresidual --name=mine
   python train.py --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
   python train.py --config=configs/small.py --config.model.num_layers=24
+  python train.py --launcher=slurm --slurm_partition=gpu --slurm_gpus=1
+  python train.py --status                                   how its runs do
 
 Running a command again goes on where it stopped, and skips what is finished. It exits with 0; 1 if a run failed; 2 if
 it was asked for what cannot be; 75 if it was stopped (SIGINT or SIGTERM), and should be run again; 130 if twice.
@@ -27,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
-from experiments import plan, registry, tuned_rates
+from experiments import launch, plan, registry, tuned_rates
 from experiments.experiment import Changes, Experiment
 from training.config import ConfigError, nearest_name
 from training.files import SaveFailed
@@ -35,6 +37,7 @@ from training.files import SaveFailed
 PROJECT = Path(__file__).parent
 
 EXPERIMENT = flags.DEFINE_string('experiment', None, 'Which experiment to run; see --list. Default: block.')
+STATUS = flags.DEFINE_bool('status', False, 'Show how the runs of the same command do, from their files; run nothing.')
 LIST = flags.DEFINE_bool('list', False, 'List the experiments and their variants, and run nothing.')
 VARIANTS = flags.DEFINE_list('variants', [], 'Run these variants of the experiment alone.')
 SEEDS = flags.DEFINE_list('seeds', [], 'Seeds of initial values and data order. Default: those of the experiment.')
@@ -73,13 +76,17 @@ def main(argv: list[str]) -> int:
   scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
   chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
   workdir, command = Path(WORKDIR.value).expanduser(), shlex.join(['python', *sys.argv])
-  runs = plan.plan_runs(chosen, scale, changes, workdir)
+  runs, grid = plan.plan_runs(chosen, scale, changes, workdir), []
+  launcher = None if STATUS.value else launch.from_flags(WORKERS.value)
   if TUNE.value:
-    from experiments.tune import tune  # here, since what trains and draws takes seconds to import
+    from experiments import tune  # here, since what trains and draws takes seconds to import
 
-    code = tune(chosen, scale, changes, workdir, WORKERS.value, console, command, EXTEND.value)
-    if code:
-      return code
+    if launcher is None:
+      grid = tune.plan_grid(chosen, scale, changes, workdir)
+    else:
+      code = tune.tune(chosen, scale, changes, workdir, launcher, console, command, EXTEND.value)
+      if code is not None:
+        return code
   found = tuned_rates.find(experiment.name, workdir)
   there = tuned_rates.elsewhere(found, chosen, scale, changes) if found else ''
   if found and there:
@@ -87,9 +94,13 @@ def main(argv: list[str]) -> int:
     found = None
   elif found and tuned_rates.LEARNING_RATE not in changes:
     runs = tuned_rates.plan_tuned(chosen, scale, changes, workdir, found)
+  if launcher is None:
+    from experiments import status
+
+    return status.show([*grid, *runs], console, EXTEND.value)
   from experiments.conduct import conduct
 
-  return conduct(experiment, runs, WORKERS.value, console, command, EXTEND.value, found)
+  return conduct(experiment, runs, launcher, console, command, EXTEND.value, found)
 
 
 def asked_for() -> tuple[Experiment, Changes]:

@@ -2,15 +2,15 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from experiments import machine, report, signals, sweep
-from experiments.display import Display
+from experiments import report, sweep
 from experiments.experiment import Experiment
+from experiments.launch import Launcher
 from experiments.plan import Run, check_directories
 from experiments.runs import yardsticks_file
 from experiments.tuning import Tuning
@@ -18,22 +18,29 @@ from training.data import Data, load_for
 from training.files import clear_unfinished, write_json
 from training.ngrams import yardsticks
 from training.resume import check_start
-from training.run_directory import CLAIM, check_text, extend_steps, is_finished, locked
+from training.run_directory import check_text, is_finished, locked
 
 
 class Trained(NamedTuple):
-  """What `train_runs` did: the data it read, the runs that were not finished before, those that failed, its end."""
+  """What `train_runs` did.
+
+  Attributes:
+    data: of the first run.
+    todo: the runs that were not finished before.
+    failed: those of them that failed.
+    code: to exit with, if some are neither finished nor failed; else None.
+  """
 
   data: Data
   todo: list[Run]
   failed: list[Run]
-  stopped: bool
+  code: int | None
 
 
 def conduct(
   experiment: Experiment,
   runs: Sequence[Run],
-  workers: int,
+  launcher: Launcher,
   console: Console,
   command: str,
   extend: bool = False,
@@ -44,21 +51,21 @@ def conduct(
   Args:
     experiment: as declared, with all its variants.
     runs: those asked for.
-    workers: runs at a time; 0: one a core or GPU.
+    launcher: has the runs trained; see experiments/launch.py.
     console: where to print.
     command: makes it all again; the report shows it.
     extend: whether runs of fewer steps, but else the same, go on to as many as asked for.
     tuning: how the learning rates were, or might have been, chosen; the report shows it.
 
   Returns:
-    The exit code: 0; 1 if a run failed; 75 if it was stopped, and should be run again.
+    The exit code: 0; 1 if a run failed; the launcher's own if runs are left, and nothing is written then.
 
   Raises:
     ConfigError: before anything is compiled or written, if a run cannot be.
   """
-  data, todo, failed, stopped = train_runs(runs, workers, console, extend)
-  if stopped:
-    return signals.STOPPED
+  data, todo, failed, code = train_runs(runs, launcher, console, extend)
+  if code is not None:
+    return code
   directory = runs[0].directory.parent.parent
   if len(failed) < len(runs):
     with locked(directory / 'lock', wait=True):  # of two commands that share the directory, the second sees all runs
@@ -75,34 +82,12 @@ def conduct(
   return 1 if failed else 0
 
 
-def train_runs(runs: Sequence[Run], workers: int, console: Console, extend: bool = False) -> Trained:
+def train_runs(runs: Sequence[Run], launcher: Launcher, console: Console, extend: bool = False) -> Trained:
   """Trains the runs that are not finished; the arguments and errors are those of `conduct`."""
   check_directories(runs, extend)
-  data = _load_data(runs)
-  todo, stopped = sweep.unfinished(runs), False
-  failed: list[Run] = []
-  if todo:
-    # A lone run has the whole machine; in an experiment a run has one core, so that its bits do not depend on the rest.
-    places = machine.worker_places(workers, whole_machine=len(runs) == 1 and runs[0].experiment == 'custom')
-    with _claimed(todo), Display(console, len(runs), len(runs) - len(todo)) as display:
-      failed, stopped = sweep.execute(todo, places, display)
-    if stopped:
-      left = len(sweep.unfinished(runs))
-      console.print(
-        f'stopped: {len(runs) - left} of {len(runs)} runs are finished; the same command goes on from there'
-      )
-  return Trained(data, todo, failed, stopped)
-
-
-@contextlib.contextmanager
-def _claimed(runs: Sequence[Run]) -> Iterator[None]:
-  """Keeps other commands off the runs, and gives those that are extended their new number of steps."""
-  with contextlib.ExitStack() as claims:
-    for run in runs:
-      claims.enter_context(locked(run.directory / CLAIM))
-    for run in runs:
-      extend_steps(run.directory, run.config)
-    yield
+  data, todo = _load_data(runs), sweep.unfinished(runs)
+  failed, code = launcher(runs, todo, console)
+  return Trained(data, todo, failed, code)
 
 
 def _load_data(runs: Sequence[Run]) -> Data:

@@ -16,6 +16,15 @@ CPU_MALLOC = (
 )
 GPU_MEMORY = 0.9  # the share of a GPU's memory that all its workers reserve; a single one keeps JAX's default
 ACCELERATOR_PLUGINS = ('jax_cuda12_plugin', 'jax_cuda13_plugin', 'jax_rocm60_plugin', 'jax_rocm7_plugin', 'libtpu')
+# For processes that share a TPU host and do not talk to each other; as JAX's own jax/_src/test_multiprocess.py has it.
+ONE_CHIP = {
+  'TPU_CHIPS_PER_PROCESS_BOUNDS': '1,1,1', 'TPU_PROCESS_BOUNDS': '1,1,1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+}  # fmt: skip
+ASK = """
+import jax
+devices, platform = jax.local_devices(), jax.default_backend()
+print(platform, len({tuple(device.coords) for device in devices} if platform == 'tpu' else devices))
+"""  # some chips are two devices
 
 
 class Place(NamedTuple):
@@ -26,11 +35,11 @@ class Place(NamedTuple):
 
 
 def worker_places(workers: int, whole_machine: bool) -> list[Place]:
-  """A place for each worker: on a CPU one core each, on a GPU host one GPU each, on a TPU host one for the chip.
+  """A place for each worker: on a CPU one core each, on a GPU host one GPU each, on a TPU host one chip each.
 
   Args:
-    workers: how many; 0: one for each core or GPU.
-    whole_machine: one worker, with every core, or with the first GPU (a single run).
+    workers: how many; 0: one for each core, GPU or chip. A chip of a TPU serves one process alone.
+    whole_machine: one worker, with every core, with every chip, or with the first GPU (a single run).
 
   Raises:
     ConfigError: if there is an accelerator that JAX cannot use.
@@ -40,8 +49,11 @@ def worker_places(workers: int, whole_machine: bool) -> list[Place]:
     count = 1 if whole_machine else workers or devices
     share = math.ceil(count / devices)
     memory = {} if share == 1 else {'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{GPU_MEMORY / share:.2f}'}
-    gpus = _visible_gpus(devices)
+    gpus = _visible('CUDA_VISIBLE_DEVICES', devices)
     return [Place(None, {'CUDA_VISIBLE_DEVICES': gpus[k % devices]} | memory) for k in range(count)]
+  if platform == 'tpu' and devices > 1 and not whole_machine:
+    chips = _visible('TPU_VISIBLE_CHIPS', devices)
+    return [Place(None, {'TPU_VISIBLE_CHIPS': chip} | ONE_CHIP) for chip in chips[: workers or devices]]
   if platform != 'cpu':
     return [Place(None, {})]
   environment = {'GLIBC_TUNABLES': CPU_MALLOC}
@@ -51,18 +63,17 @@ def worker_places(workers: int, whole_machine: bool) -> list[Place]:
   return [Place(cores[k % len(cores)], environment) for k in range(workers or len(cores))]
 
 
-def _visible_gpus(devices: int) -> list[str]:
-  """The names of the GPUs this process may use: a scheduler, or the user, may have chosen some."""
-  given = os.environ.get('CUDA_VISIBLE_DEVICES')
+def _visible(variable: str, devices: int) -> list[str]:
+  """The names of the devices this process may use: a scheduler, or the user, may have chosen some."""
+  given = os.environ.get(variable)
   return given.split(',') if given else [str(k) for k in range(devices)]
 
 
 def _accelerators() -> tuple[str, int]:
-  """('cpu' | 'gpu' | 'tpu', devices), asked of a process of its own: JAX would keep the devices it has looked at."""
+  """('cpu' | 'gpu' | 'tpu', GPUs or chips), asked of a process of its own: JAX would keep what it has looked at."""
   if not any(importlib.util.find_spec(plugin) for plugin in ACCELERATOR_PLUGINS):
     return 'cpu', 1
-  ask = 'import jax; print(jax.default_backend(), jax.local_device_count())'
-  answer = subprocess.run([sys.executable, '-P', '-c', ask], capture_output=True, text=True)
+  answer = subprocess.run([sys.executable, '-P', '-c', ASK], capture_output=True, text=True)
   if answer.returncode:
     raise ConfigError(f'JAX cannot use this accelerator: {answer.stderr.strip().splitlines()[-1]}')
   platform, devices = answer.stdout.split()[-2:]

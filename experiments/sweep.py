@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from training import run_directory
 
 PROJECT = Path(__file__).parent.parent
 LOG_LINES = 8  # of a failed run, shown
-GRACE = 10.0  # seconds for a worker to finish its step and save; then it is killed, which costs steps and nothing else
+GRACE = 10.0  # seconds
 
 
 class Outcome(NamedTuple):
@@ -34,13 +34,34 @@ def unfinished(runs: Sequence[Run]) -> list[Run]:
   return [run for run in runs if not run_directory.is_finished(run.directory, run.config)]
 
 
-def execute(runs: Sequence[Run], places: Sequence[Place], display: Display) -> Outcome:
-  """Trains the runs, one worker for each place.
+@contextlib.contextmanager
+def claimed(runs: Sequence[Run]) -> Iterator[None]:
+  """Keeps other commands off the runs, and gives those that are extended their new number of steps.
+
+  Raises:
+    ConfigError: if another process has one of them.
+  """
+  with contextlib.ExitStack() as claims:
+    for run in runs:
+      claims.enter_context(run_directory.locked(run.directory / run_directory.CLAIM))
+    for run in runs:
+      run_directory.extend_steps(run.directory, run.config)
+    yield
+
+
+def execute(runs: Sequence[Run], places: Sequence[Place], display: Display, grace: float = GRACE) -> Outcome:
+  """Trains the runs, which are `claimed`, one worker for each place.
 
   A run's numbers do not depend on which worker has it, nor on how many there are. On SIGINT or SIGTERM each worker
   finishes its step and saves, and no other run is begun; on a second SIGINT all are killed, and SystemExit is raised.
+
+  Args:
+    runs: to train.
+    places: where.
+    display: is told of everything.
+    grace: seconds a worker has to finish its step and save; then it is killed, which costs steps and nothing else.
   """
-  sweep = _Sweep(runs, display)
+  sweep = _Sweep(runs, display, grace)
   with signals.handlers_kept():
     asyncio.run(sweep.run(places[: len(runs)]))
   if sweep.quitting:
@@ -51,8 +72,8 @@ def execute(runs: Sequence[Run], places: Sequence[Place], display: Display) -> O
 class _Sweep:
   """The runs that wait, the workers, and what became of the rest."""
 
-  def __init__(self, runs: Sequence[Run], display: Display):
-    self.waiting, self.display = deque(runs), display
+  def __init__(self, runs: Sequence[Run], display: Display, grace: float):
+    self.waiting, self.display, self.grace = deque(runs), display, grace
     self.failed: list[Run] = []
     self.stopping = self.quitting = False
     self._workers: list[asyncio.subprocess.Process] = []
@@ -79,7 +100,7 @@ class _Sweep:
     self.display.stopping()
     for worker in self._workers:
       _send(worker, signal.SIGTERM)
-    asyncio.get_running_loop().call_later(GRACE, self._kill)
+    asyncio.get_running_loop().call_later(self.grace, self._kill)
 
   def _kill(self) -> None:
     for worker in self._workers:
@@ -95,7 +116,9 @@ class _Sweep:
       error = await self._train(worker, run)
       if error is not None:
         self.failed.append(run)
-        self.display.failed(run, error, _last_lines(run.directory / 'log.txt'))
+        with contextlib.suppress(OSError):  # the disk may be full, and the run has failed of that
+          run_directory.note_failure(run.directory, error)
+        self.display.failed(run, error, last_lines(run))
       if worker.returncode is not None:
         worker = None
     if worker is not None:
@@ -156,5 +179,7 @@ def _send(worker: asyncio.subprocess.Process, number: int) -> None:
       worker.send_signal(number)
 
 
-def _last_lines(log: Path) -> list[str]:
+def last_lines(run: Run) -> list[str]:
+  """The end of what a run, or what killed it, had to say."""
+  log = run.directory / 'log.txt'
   return log.read_text('utf8', errors='replace').splitlines()[-LOG_LINES:] if log.exists() else []

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from configs.flags import load_config
-from experiments import plan, record, registry, signals
+from experiments import launch, plan, record, registry, signals
 from experiments import runs as experiment_runs
 from experiments.conduct import conduct
 from experiments.reproduction import Reproduction
@@ -35,7 +35,7 @@ def reproduce(reproduction: Reproduction, scale: str, workdir: Path, console: Co
     workdir = workdir / 'full'
   config = load_config(str(record.PROJECT / (FULL_CONFIG if scale == 'full' else experiment.config)))
   runs = plan.plan_runs(experiment, config, reproduction.at_scale(scale), workdir)
-  code = conduct(experiment, runs, 0, console, record.command(reproduction.name, scale))
+  code = conduct(experiment, runs, launch.local(), console, record.command(reproduction.name, scale))
   if code == signals.STOPPED:
     raise SystemExit(code)
   if code:

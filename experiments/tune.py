@@ -12,9 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments import plan, results, signals, tuned_rates, tuning, words
+from experiments import plan, results, tuned_rates, tuning, words
 from experiments.conduct import train_runs
 from experiments.experiment import Changes, Experiment
+from experiments.launch import Launcher
 from experiments.plan import Run
 from experiments.record import code_revision
 from experiments.runs import BITS, NATS
@@ -32,11 +33,11 @@ def tune(
   scale: Config,
   changes: Changes,
   workdir: Path,
-  workers: int,
+  launcher: Launcher,
   console: Console,
   command: str,
   extend: bool = False,
-) -> int:
+) -> int | None:
   """Trains the runs of the grid that are not finished, and writes <workdir>/<experiment>/tuned.csv.
 
   Args:
@@ -44,13 +45,13 @@ def tune(
     scale: from the scale file.
     changes: given on the command line, by path.
     workdir: where all experiments are.
-    workers: runs at a time; 0: one a core or GPU.
+    launcher: has the runs trained; see experiments/launch.py.
     console: where to print.
     command: makes the file again.
     extend: whether runs of fewer steps go on.
 
   Returns:
-    The exit code: 0; 1 if a run failed, and nothing is written; 75 if it was stopped.
+    None; or the code to exit with, and nothing is written: 1 if a run failed, the launcher's own if runs are left.
 
   Raises:
     ConfigError: before anything is compiled or written, if this cannot be.
@@ -61,9 +62,9 @@ def tune(
   runs = plan_grid(experiment, scale, changes, workdir)
   path, settings = workdir / experiment.name / 'tuned.csv', tuned_rates.settings(experiment, scale, changes)
   kept = _kept(path, experiment, scale, changes)
-  trained = train_runs(runs, workers, console, extend)
-  if trained.stopped or trained.failed:
-    return signals.STOPPED if trained.stopped else 1
+  trained = train_runs(runs, launcher, console, extend)
+  if trained.code is not None or trained.failed:
+    return 1 if trained.code is None else trained.code
   with locked(path.parent / 'lock', wait=True):
     before, points = tuning.read(path), tuning.choose([*(kept.points if kept else ()), *read_points(runs)])
     if before is None or set(before.points) != set(points):
@@ -74,7 +75,7 @@ def tune(
   chosen = {point.variant: words.short(point.learning_rate) for point in points if point.chosen}
   rates = ', '.join(f'{variant} {rate}' for variant, rate in chosen.items())
   console.print(f'learning rates, as chosen in {path}: {rates}', highlight=False)
-  return 0
+  return None
 
 
 def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: Path) -> list[Run]:

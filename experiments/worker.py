@@ -3,7 +3,7 @@
   {"directory": ..., "config": {...}, "labels": {...}}
                                        ->  {"step": 10, "steps": 300, "loss": ..., "tokens_per_second": ...} ...
                                            {"ended": "completed"}  or  {"failed": "OutOfMemory: ..."}
-                                           or, after a SIGTERM, once all is saved,  {"stopped": true}
+                                           or, after SIGTERM or SIGUSR2, once all is saved,  {"stopped": true}
 
 Whatever a run prints goes to log.txt in its directory. Started by experiments/sweep.py, once for many runs.
 """
@@ -32,7 +32,8 @@ def main(argv: list[str]) -> None:
   """Serves runs until stdin ends."""
   del argv
   told_to_stop = threading.Event()
-  signal.signal(signal.SIGTERM, lambda number, frame: told_to_stop.set())
+  for number in (signal.SIGTERM, signal.SIGUSR2):  # Slurm sends the second to every process of a job
+    signal.signal(number, lambda number, frame: told_to_stop.set())
   logging.set_verbosity(logging.WARNING)  # orbax tells of every file
   if CORE.value is not None and hasattr(os, 'sched_setaffinity'):
     os.sched_setaffinity(0, {CORE.value})  # before JAX counts the cores

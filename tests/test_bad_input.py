@@ -5,11 +5,13 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 import made_run
 import pytest
+import submitit  # noqa: F401 - before pytest captures: it closes the handlers of logging, and their streams with them
 from absl.testing import flagsaver
 from in_process import run_main
 
@@ -152,10 +154,29 @@ def refused(arguments: list[str], message: str, place: Path, capfd) -> None:
     (['--init_from=short.txt', '--name=x'], '--init_from=short.txt: there is no run (no config.json)'),
     (['--init_from=a', '--config.run.init_from=b', '--name=x'], 'different things'),
     (['--workdir=short.txt/runs'], 'short.txt is a file'),
+    (['--launcher=slrum'], 'should be one of <local|slurm>'),
+    (['--slurm_gpus=1'], '--slurm_gpus is for --launcher=slurm: add that, or leave this out'),
+    (['--launcher=local', '--slurm_time=1:00:00'], '--slurm_time is for --launcher=slurm'),
+    (['--launcher=slurm', '--slurm_time=soon'], '--slurm_time=soon: write minutes, hours:minutes:seconds or'),
+    (['--launcher=slurm', '--slurm_time=1', '--dry_run'], '--slurm_time=1: must be at least 3 minutes'),
+    (['--launcher=slurm', '--slurm_gpus=-1'], 'slurm_gpus'),
+    (['--dry_run', '--config.data.task=files', '--config.data.paths=nowhere.txt'], 'nowhere.txt'),
   ],
 )
 def test_a_mistake_is_told_in_one_line_and_nothing_is_written(arguments, message, place, capfd):
   refused(arguments, message, place, capfd)
+
+
+@pytest.mark.parametrize('more', [[], ['--tune'], ['--name=x']])
+def test_where_there_is_no_slurm_it_is_said(more, place, capfd, monkeypatch):
+  monkeypatch.setenv('PATH', str(place))
+  refused(
+    ['--launcher=slurm', *more], '--launcher=slurm: there is no sbatch here; run this where Slurm is', place, capfd
+  )
+  monkeypatch.setitem(sys.modules, 'submitit', None)
+  for what in ([], ['--dry_run']):
+    message = '--launcher=slurm needs submitit: pip install -r requirements-slurm.txt'
+    refused(['--launcher=slurm', *what, *more], message, place, capfd)
 
 
 RUN = [

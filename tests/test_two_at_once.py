@@ -9,7 +9,7 @@ import pytest
 from kill_many_times import COMMAND, runs_of, start, wait_for
 from rich.console import Console
 
-from experiments import conduct, plan, results
+from experiments import conduct, launch, plan, results
 from experiments.experiment import Experiment
 from training import run_directory
 from training.config import Config, ConfigError
@@ -69,6 +69,6 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
 
   monkeypatch.setattr('experiments.report.write', write)
   with pytest.raises(Stop):
-    conduct.conduct(experiment, [run], 1, Console(), 'python train.py')
+    conduct.conduct(experiment, [run], launch.local(), Console(), 'python train.py')
   with run_directory.locked(tmp_path / 'trial' / 'lock'):
     pass

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +19,8 @@ from training.files import clear_unfinished, read_json, write_json
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
 IDENTITY_FIELDS = ('run.steps', 'run.batch_size', 'run.init_seed', 'run.init_from', 'run.on_nonfinite')
 CLAIM, LOCK = 'claim', 'lock'  # held by the command that will have the run trained, and by the process that trains it
+LOOKS = 5  # attempts at a lock
+FAILURE = 'failure.json'  # why the run ended without a result; gone once it starts again
 
 
 def identity(config: Config) -> dict[str, Any]:
@@ -98,6 +101,14 @@ def check_free(directory: Path) -> None:
       _lock(file, fcntl.LOCK_SH)
 
 
+def trainer(directory: Path) -> str | None:
+  """The process that trains the run, as `process 12 on host`, or None; as far as its file system shows locks."""
+  with contextlib.suppress(FileNotFoundError, NotADirectoryError), (directory / LOCK).open() as file:
+    if not _try_lock(file, fcntl.LOCK_SH):
+      return _holder(file)
+  return None
+
+
 @contextlib.contextmanager
 def locked(path: Path, wait: bool = False) -> Iterator[None]:
   """Holds a lock file, and keeps in it who does so; a process that dies lets go.
@@ -119,18 +130,37 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def _lock(file: TextIO, kind: int, wait: bool = False) -> None:
-  try:
-    fcntl.flock(file, kind | (0 if wait else fcntl.LOCK_NB))
-  except BlockingIOError:
-    file.seek(0)
-    holder = file.read() or 'another process'
-    raise ConfigError(f'{Path(file.name).parent} is being trained by {holder}: wait for it, or stop it') from None
+  if wait:
+    fcntl.flock(file, kind)
+  elif not _try_lock(file, kind):
+    raise ConfigError(f'{Path(file.name).parent} is being trained by {_holder(file)}: wait for it, or stop it')
+
+
+def _holder(file: TextIO) -> str:
+  file.seek(0)
+  return file.read() or 'another process'
+
+
+def _try_lock(file: TextIO, kind: int) -> bool:
+  """Whether it could be had. Who only looks has it for a moment, so that one attempt does not decide."""
+  for _ in range(LOOKS):
+    with contextlib.suppress(BlockingIOError):
+      fcntl.flock(file, kind | fcntl.LOCK_NB)
+      return True
+    time.sleep(0.01)
+  return False
+
+
+def note_failure(directory: Path, error: str) -> None:
+  """Keeps why the run ended without a result, for who looks at its directory alone."""
+  write_json(directory / FAILURE, {'error': error})
 
 
 def prepare(directory: Path, config: Config) -> None:
   """Makes the directory and writes its config.json, after `check`; clears away what a killed process was writing."""
   check(directory, config)
   clear_unfinished(directory)
+  (directory / FAILURE).unlink(missing_ok=True)
   write_json(directory / 'config.json', config.to_flat())
 
 

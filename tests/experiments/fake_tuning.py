@@ -8,6 +8,7 @@ import fake_runs
 
 from experiments import plan, sweep
 from experiments.conduct import Trained
+from experiments.launch import Launcher
 
 BEST = {'baseline': 4e-3, 'post_norm': 2e-3, 'relu': 1.6e-2}
 FLOORS = {'baseline': 2.3, 'post_norm': 2.28, 'relu': 2.35}
@@ -34,7 +35,7 @@ class Trainer:
   def __init__(self):
     self.trained: list[str] = []
 
-  def __call__(self, runs: Sequence[plan.Run], workers: int, console, extend: bool = False) -> Trained:
+  def __call__(self, runs: Sequence[plan.Run], launcher: Launcher, console, extend: bool = False) -> Trained:
     plan.check_directories(runs, extend)
     todo = sweep.unfinished(runs)
     for run in todo:
@@ -45,4 +46,4 @@ class Trainer:
         inspect=False, points=3, tuned=run.tuned, test=final + TEST_MINUS_VALIDATION,
       )  # fmt: skip
       self.trained.append(run.label)
-    return Trained(SimpleNamespace(corpus=None), todo, [], False)
+    return Trained(SimpleNamespace(corpus=None), todo, [], None)

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -48,8 +49,13 @@ for line in sys.stdin:
         os.kill(os.getppid(), signal.SIGINT)
     print(json.dumps({'stopped': True}), flush=True)
   else:
+    if what.startswith('device'):  # as long as others are at it
+      (directory / 'here').touch()
+      while len(list(directory.parent.parent.glob('device*/seed_0/here'))) < 4:
+        time.sleep(0.01)
     (directory / 'config.json').write_text(json.dumps(job['config']))
-    (directory / 'result.json').write_text(json.dumps({'pid': os.getpid(), 'core': os.environ.get('CORE')}))
+    (directory / 'result.json').write_text(json.dumps({'pid': os.getpid(), 'core': os.environ.get('CORE'),
+      'gpu': os.environ.get('CUDA_VISIBLE_DEVICES'), 'chip': os.environ.get('TPU_VISIBLE_CHIPS')}))
     print(json.dumps({'ended': 'completed'}), flush=True)
 """
 
@@ -78,13 +84,13 @@ def execute(runs, places, terminal=False):
   return [run.variant for run in failed], output.getvalue()
 
 
-def stop(runs, places):
+def stop(runs, places, grace=sweep.GRACE):
   """`execute`, where somebody stops it: what was printed."""
   output = io.StringIO()
   earlier = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
   try:
     with Display(Console(file=output, width=100), len(runs), 0) as display:
-      assert sweep.execute(runs, places, display) == ([], True)
+      assert sweep.execute(runs, places, display, grace) == ([], True)
   finally:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == earlier
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -102,6 +108,11 @@ def test_what_kills_a_worker_fails_its_run_alone(tmp_path, stub, workers):
   assert 'trial/fails/seed_0: FAILED: MemoryError: 3 GB\n  one\n  two\n' in output
   assert 'trial/done/seed_0: completed, training loss 1.500' in output
   assert 'log.txt' in output
+  failures = {run.variant: read_json(run.directory / 'failure.json') for run in runs}
+  assert {name: failure['error'] for name, failure in failures.items() if failure} == {
+    'killed': 'its process was killed by signal 9', 'exits': 'its process ended with code 3',
+    'fails': 'MemoryError: 3 GB',
+  }  # fmt: skip
 
 
 @pytest.mark.parametrize('number', ['SIGTERM', 'SIGINT'])
@@ -121,9 +132,10 @@ def test_a_worker_that_was_told_alone_stops_the_sweep(tmp_path, stub):
   assert not runs[1].directory.exists()
 
 
-def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub, monkeypatch):
-  monkeypatch.setattr(sweep, 'GRACE', 0.1)
-  output = stop(runs_of(tmp_path, 'deaf'), [Place(None, {})])
+def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub):
+  started = time.monotonic()
+  output = stop(runs_of(tmp_path, 'deaf'), [Place(None, {})], grace=0.1)
+  assert time.monotonic() - started < sweep.GRACE
   assert 'trial/deaf/seed_0: stopped after step 1, not saved: it goes on from its last checkpoint\n' in output
 
 
@@ -181,8 +193,36 @@ def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '2,3,6,7')  # a scheduler's choice
   devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(0, whole_machine=False)]
   assert devices == ['2', '3', '6', '7']
+
+
+def test_on_a_tpu_host_each_worker_has_a_chip(monkeypatch):
+  monkeypatch.delenv('TPU_VISIBLE_CHIPS', raising=False)
   monkeypatch.setattr('experiments.machine._accelerators', lambda: ('tpu', 4))
+  for workers, chips in ((0, '0123'), (2, '01'), (9, '0123')):  # a chip serves one process alone
+    environments = [place.environment for place in worker_places(workers, whole_machine=False)]
+    assert [environment['TPU_VISIBLE_CHIPS'] for environment in environments] == [*chips]
+    assert {environment['TPU_CHIPS_PER_PROCESS_BOUNDS'] for environment in environments} == {'1,1,1'}
+    assert {environment['TPU_PROCESS_BOUNDS'] for environment in environments} == {'1,1,1'}
+  assert worker_places(0, whole_machine=True) == [Place(None, {})]
+  monkeypatch.setenv('TPU_VISIBLE_CHIPS', '2,3')
+  monkeypatch.setattr('experiments.machine._accelerators', lambda: ('tpu', 2))
+  chips = [place.environment['TPU_VISIBLE_CHIPS'] for place in worker_places(0, whole_machine=False)]
+  assert chips == ['2', '3']
+  monkeypatch.setattr('experiments.machine._accelerators', lambda: ('tpu', 1))
   assert worker_places(3, whole_machine=False) == [Place(None, {})]
+
+
+@pytest.mark.parametrize(('platform', 'seen'), [('gpu', 'gpu'), ('tpu', 'chip')])
+def test_four_workers_on_four_devices_share_none(tmp_path, stub, monkeypatch, platform, seen):
+  """Each of four runs that are under way at once says what its process was given."""
+  for name in ('CUDA_VISIBLE_DEVICES', 'TPU_VISIBLE_CHIPS'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setattr('experiments.machine._accelerators', lambda: (platform, 4))
+  runs = runs_of(tmp_path, *(f'device_{k}' for k in range(4)))
+  assert execute(runs, worker_places(4, whole_machine=False))[0] == []
+  results = [read_json(run.directory / 'result.json') for run in runs]
+  assert sorted(result[seen] for result in results) == [*'0123']
+  assert len({result['pid'] for result in results}) == 4
 
 
 def test_an_accelerator_that_jax_cannot_use_is_told(monkeypatch):

@@ -260,9 +260,9 @@ def test_a_tuning_that_cannot_serve_is_told(damage, arguments, message, committe
 
 
 def test_a_failed_run_leaves_no_choice(patched, tmp_path, monkeypatch):
-  monkeypatch.setattr(tune, 'train_runs', lambda runs, *rest: conduct.Trained(None, runs, runs[:1], False))
+  monkeypatch.setattr(tune, 'train_runs', lambda runs, *rest: conduct.Trained(None, runs, runs[:1], None))
   assert run_main(BLOCK, '--tune', f'--workdir={tmp_path}') == 1
-  monkeypatch.setattr(tune, 'train_runs', lambda runs, *rest: conduct.Trained(None, runs, [], True))
+  monkeypatch.setattr(tune, 'train_runs', lambda runs, *rest: conduct.Trained(None, runs, [], 75))
   assert run_main(BLOCK, '--tune', f'--workdir={tmp_path}') == 75
   assert not list(tmp_path.iterdir())
 

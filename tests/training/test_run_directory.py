@@ -1,5 +1,7 @@
+import fcntl
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -211,6 +213,31 @@ with run_directory.locked(pathlib.Path({str(directory / name)!r})):
   with run_directory.locked(directory / name):
     assert (directory / name).read_text().startswith(f'process {os.getpid()} on ')
   run_directory.check_free(directory)
+
+
+def test_who_looks_is_in_nobodys_way(directory, monkeypatch):
+  """The look itself holds the lock for a moment, in which a run may start."""
+  flock, answers = fcntl.flock, iter([BlockingIOError(), None, None])
+
+  def busy_once(file, kind):
+    answer = next(answers)
+    if answer is not None:
+      raise answer
+    flock(file, kind)
+
+  assert run_directory.trainer(directory) is None
+  monkeypatch.setattr(fcntl, 'flock', busy_once)
+  with run_directory.locked(directory / run_directory.LOCK):
+    monkeypatch.undo()
+    assert run_directory.trainer(directory) == f'process {os.getpid()} on {socket.gethostname()}'
+  assert run_directory.trainer(directory) is None
+
+
+def test_a_failure_is_noted_until_the_run_starts_again(directory):
+  run_directory.note_failure(directory, 'out of memory')
+  assert read_json(directory / 'failure.json') == {'error': 'out of memory'}
+  run_directory.prepare(directory, OTHER)
+  assert os.listdir(directory) == ['config.json']
 
 
 def test_who_waits_for_a_lock_has_it_next(tmp_path):

@@ -1,0 +1,83 @@
+"""How runs are launched: in worker processes on this machine, as a Slurm job array, or not at all (--dry_run)."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from absl import flags
+from rich.console import Console
+
+from experiments import machine, signals, slurm, sweep
+from experiments.display import Display
+from experiments.plan import Run
+
+LAUNCHER = flags.DEFINE_enum(
+  'launcher', 'local', ['local', 'slurm'],
+  'What trains the runs: `local`, worker processes on this machine; `slurm`, an array job, a task a run.',
+)  # fmt: skip
+DRY_RUN = flags.DEFINE_bool('dry_run', False, 'Print what would be run or submitted; start and write nothing.')
+
+
+class Launched(NamedTuple):
+  """What became of the runs: those that failed, and what to exit with if others are left unfinished, else None."""
+
+  failed: list[Run]
+  code: int | None
+
+
+Launcher = Callable[[Sequence[Run], Sequence[Run], Console], Launched]  # of the runs, the unfinished among them, ...
+
+
+def from_flags(workers: int) -> Launcher:
+  """What the flags ask for.
+
+  Args:
+    workers: of the local launcher: runs at a time; 0: one a core or GPU.
+
+  Raises:
+    ConfigError: if what the flags ask for cannot be.
+  """
+  if LAUNCHER.value == 'local':
+    slurm.check_unused()
+    return _dry_run() if DRY_RUN.value else local(workers)
+  request = slurm.from_flags()
+  if DRY_RUN.value:
+    return _dry_run(lambda todo: slurm.script(request, todo))
+  slurm.check_available()
+  return lambda runs, todo, console: Launched([], slurm.submit(request, todo, console) if todo else None)
+
+
+def local(workers: int = 0) -> Launcher:
+  """Trains the runs here, so many at a time; 0: one a core or GPU. A run of one's own has the whole machine."""
+
+  def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> Launched:
+    if not todo:
+      return Launched([], None)
+    # In an experiment a run has one core, so that its bits do not depend on the rest.
+    places = machine.worker_places(workers, whole_machine=len(runs) == 1 and runs[0].experiment == 'custom')
+    with sweep.claimed(todo), Display(console, len(runs), len(runs) - len(todo)) as display:
+      failed, stopped = sweep.execute(todo, places, display)
+    if not stopped:
+      return Launched(failed, None)
+    left = len(sweep.unfinished(runs))
+    console.print(f'stopped: {len(runs) - left} of {len(runs)} runs are finished; the same command goes on from there')
+    return Launched(failed, signals.STOPPED)
+
+  return launch
+
+
+def _dry_run(script: Callable[[Sequence[Run]], str] | None = None) -> Launcher:
+  """Prints each run with what it would do, and then the script of those that would be submitted."""
+
+  def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> Launched:
+    from training.checkpoint import steps_in  # orbax takes seconds to import
+
+    for run in runs:
+      saved = steps_in(run.directory / 'checkpoints')
+      what = 'is finished' if run not in todo else f'goes on from step {saved[0]}' if saved else 'starts'
+      console.print(f'{run.directory}: {what}', markup=False, highlight=False, soft_wrap=True)
+    console.print(f'{len(todo)} of {len(runs)} runs would be trained', highlight=False)
+    if todo and script:
+      console.print(script(todo), markup=False, highlight=False, soft_wrap=True)
+    return Launched([], 0)
+
+  return launch

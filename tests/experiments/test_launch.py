@@ -1,0 +1,39 @@
+import io
+
+import made_run
+from absl.testing import flagsaver
+from rich.console import Console
+
+import train
+from experiments import launch, plan, sweep
+from experiments.experiment import Experiment
+from training import run_directory
+from training.config import Config
+from training.data import load_for
+
+TINY = {
+  'data.task': 'copy', 'data.sequence_length': 8, 'model.num_layers': 1, 'model.d_model': 8, 'model.num_heads': 2,
+  'run.steps': 40, 'run.batch_size': 4,
+}  # fmt: skip
+
+
+def test_a_dry_run_says_from_where_each_run_would_go_on(tmp_path):
+  variants = {name: {'optimizer.learning_rate': 1e-3 * (k + 1)} for k, name in enumerate(('done', 'begun', 'new'))}
+  runs = plan.plan_runs(Experiment(name='trial', question='?', variants=variants, seeds=(0,)), Config(), TINY, tmp_path)
+  done, begun, new = runs
+  run_directory.prepare(done.directory, done.config)
+  (done.directory / 'result.json').write_text('{}')
+  made_run.make_run(begun.directory, begun.config, load_for(begun.config))
+  before = sorted(tmp_path.rglob('*'))
+  output = io.StringIO()
+  with flagsaver.flagsaver():
+    train.parse_flags(['train.py', '--dry_run'])
+    launched = launch.from_flags(0)(runs, sweep.unfinished(runs), Console(file=output))
+  assert launched == ([], 0)
+  assert output.getvalue().split('\n')[:4] == [
+    f'{done.directory}: is finished',
+    f'{begun.directory}: goes on from step 36',
+    f'{new.directory}: starts',
+    '2 of 3 runs would be trained',
+  ]
+  assert sorted(tmp_path.rglob('*')) == before

@@ -1,0 +1,91 @@
+"""How runs do, told from files that nobody's training is needed for."""
+
+import json
+import os
+import re
+import socket
+import time
+
+import pytest
+from in_process import run_main
+from rich.console import Console
+
+from experiments import plan, status
+from experiments.experiment import Experiment
+from training import run_directory
+from training.config import Config
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+  """Of each state one, with two steps logged where a run has begun."""
+  monkeypatch.chdir(tmp_path)
+  names = ('completed', 'diverged', 'failed_to_learn', 'running', 'failed', 'stopped', 'waiting')
+  variants = {name: {'optimizer.learning_rate': 1e-3 * (k + 1)} for k, name in enumerate(names)}
+  experiment = Experiment(name='trial', question='?', variants=variants, seeds=(0,))
+  runs = {run.variant: run for run in plan.plan_runs(experiment, Config(), {}, tmp_path)}
+  for name, run in runs.items():
+    if name != 'waiting':
+      run_directory.prepare(run.directory, run.config)
+      log = run.directory / 'metrics.jsonl'
+      log.write_text('{"step": 1, "train/loss": 5.5}\n{"step": 30, "train/loss": 2.25}\n{"step": 4')
+      os.utime(log, (time.time() - 300,) * 2)
+    if name in names[:3]:
+      (run.directory / 'result.json').write_text(json.dumps({'status': name}))
+  for name in ('running', 'stopped'):
+    with run_directory.locked(runs[name].directory / run_directory.LOCK):
+      pass
+  run_directory.note_failure(runs['failed'].directory, 'XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]')
+  (runs['failed'].directory / 'log.txt').write_text('first\n' * 9 + 'Traceback\nout of memory\n')
+  (runs['waiting'].directory).mkdir(parents=True)
+  (runs['waiting'].directory / 'slurm.json').write_text('{"job": "12_6"}')
+  with run_directory.locked(runs['running'].directory / run_directory.LOCK):
+    yield runs
+
+
+def test_each_state_is_told_from_the_files(runs):
+  found = {name: status.status_of(run) for name, run in runs.items()}
+  assert {name: one.state for name, one in found.items()} == {name: name for name in runs}
+  assert {name: (one.step, one.loss) for name, one in found.items()} == {
+    name: (0, None) if name == 'waiting' else (30, 2.25) for name in runs
+  }
+  assert found['running'].note == f'process {os.getpid()} on {socket.gethostname()}'
+  assert found['failed'].note == 'XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]'
+  assert found['waiting'].note == 'job 12_6'
+
+
+def test_a_run_that_starts_again_has_not_failed(runs):
+  run = runs['failed']
+  run_directory.prepare(run.directory, run.config)
+  assert status.status_of(run).state == 'stopped'
+
+
+def content_of(folder):
+  return {str(path): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+def test_what_a_person_sees(runs, tmp_path, capfd):
+  before = content_of(tmp_path)
+  assert status.show(list(runs.values()), Console(width=120)) == 0
+  lines = [line.strip() for line in capfd.readouterr().out.splitlines()]
+  assert any(re.fullmatch(r'trial/stopped/seed_0 +stopped +30/300 +2.250 +5 min ago', line) for line in lines)
+  assert any(re.fullmatch(r'trial/waiting/seed_0 +waiting +0/300 +job 12_6', line) for line in lines)
+  told = lines.index('trial/failed/seed_0: FAILED: XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]')
+  assert lines[told + 7 : told + 9] == ['Traceback', 'out of memory']
+  assert lines[-1] == ('7 runs: 1 completed, 1 diverged, 1 failed to learn, 1 running, 1 failed, 1 stopped, 1 waiting')
+  assert content_of(tmp_path) == before
+
+
+def test_the_flags_are_those_of_the_experiment(tmp_path, monkeypatch, capfd):
+  monkeypatch.chdir(tmp_path)
+  sweep = ['--sweep=optimizer.learning_rate=1e-3,2e-3', '--name=trial', '--seeds=0,1', '--status']
+  assert run_main(*sweep) == 0
+  assert run_main('--tune', '--seeds=0', '--status', '--launcher=slurm') == 0  # where there is no Slurm
+  output = capfd.readouterr().out
+  assert '\n4 runs: 4 waiting\n' in output
+  assert '\n44 runs: 44 waiting\n' in output
+  assert list(tmp_path.iterdir()) == []
+  changed = Config().replace({'run.batch_size': 7})
+  run_directory.prepare(tmp_path / 'runs' / 'trial' / 'learning_rate=0.001' / 'seed_0', changed)
+  assert run_main(*sweep) == 2
+  assert 'holds another run (' in capfd.readouterr().err
