@@ -1,0 +1,15 @@
+"""How the tables look."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+
+def new_table(title: str, columns: Sequence[str], left: int = 1) -> Table:
+  """An empty table; the first columns are words, the others numbers."""
+  table = Table(title=Text(title), title_justify='left', box=box.SIMPLE_HEAD, pad_edge=False)
+  for number, column in enumerate(columns):
+    table.add_column(column, justify='left' if number < left else 'right')
+  return table
