@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
-from experiments import plan, registry, tuned_rates
+from experiments import plan, processes, registry, tuned_rates
 from experiments.experiment import Changes, Experiment
 from training.config import ConfigError, nearest_name
 from training.files import SaveFailed
@@ -58,6 +58,10 @@ NAME = flags.DEFINE_string('name', '', 'The name of a run outside the experiment
 SWEEP = flags.DEFINE_string(
   'sweep', '', 'A grid, as in model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
 )
+ESTIMATE = flags.DEFINE_bool(
+  'estimate', False, 'Print what each variant would take, from its compiled step, and run nothing: parameters, FLOPs a '
+  'step, and bytes a device, on the mesh that is asked for.',
+)  # fmt: skip
 define_config_flags()
 
 
@@ -74,6 +78,15 @@ def main(argv: list[str]) -> int:
   chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
   workdir, command = Path(WORKDIR.value).expanduser(), shlex.join(['python', *sys.argv])
   runs = plan.plan_runs(chosen, scale, changes, workdir)
+  if ESTIMATE.value:
+    from experiments.estimate import estimate
+
+    return estimate(runs, console)
+  together = processes.asked_for()
+  if together.count > 1 and (TUNE.value or len(runs) > 1):
+    raise ConfigError(
+      f'{together.count} processes train one run together, and this is {len(runs)}: give each a command of its own'
+    )
   if TUNE.value:
     from experiments.tune import tune  # here, since what trains and draws takes seconds to import
 
@@ -89,7 +102,7 @@ def main(argv: list[str]) -> int:
     runs = tuned_rates.plan_tuned(chosen, scale, changes, workdir, found)
   from experiments.conduct import conduct
 
-  return conduct(experiment, runs, WORKERS.value, console, command, EXTEND.value, found)
+  return conduct(experiment, runs, WORKERS.value, console, command, EXTEND.value, found, together)
 
 
 def asked_for() -> tuple[Experiment, Changes]:

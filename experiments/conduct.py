@@ -12,10 +12,12 @@ from experiments import machine, report, signals, sweep
 from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.plan import Run, check_directories
+from experiments.processes import ALONE, Processes, check_coordinator
 from experiments.runs import yardsticks_file
 from experiments.tuning import Tuning
 from training.data import Data, load_for
 from training.files import clear_unfinished, write_json
+from training.mesh import mesh_shape
 from training.ngrams import yardsticks
 from training.resume import check_start
 from training.run_directory import CLAIM, check_text, extend_steps, is_finished, locked
@@ -38,6 +40,7 @@ def conduct(
   command: str,
   extend: bool = False,
   tuning: Tuning | None = None,
+  processes: Processes = ALONE,
 ) -> int:
   """Trains the runs that are not finished, and writes and prints the report.
 
@@ -49,6 +52,7 @@ def conduct(
     command: makes it all again; the report shows it.
     extend: whether runs of fewer steps, but else the same, go on to as many as asked for.
     tuning: how the learning rates were, or might have been, chosen; the report shows it.
+    processes: that train the one run together; the first writes the report.
 
   Returns:
     The exit code: 0; 1 if a run failed; 75 if it was stopped, and should be run again.
@@ -56,9 +60,11 @@ def conduct(
   Raises:
     ConfigError: before anything is compiled or written, if a run cannot be.
   """
-  data, todo, failed, stopped = train_runs(runs, workers, console, extend)
+  data, todo, failed, stopped = train_runs(runs, workers, console, extend, processes)
   if stopped:
     return signals.STOPPED
+  if processes.index > 0:
+    return 1 if failed else 0
   directory = runs[0].directory.parent.parent
   if len(failed) < len(runs):
     with locked(directory / 'lock', wait=True):  # of two commands that share the directory, the second sees all runs
@@ -75,17 +81,25 @@ def conduct(
   return 1 if failed else 0
 
 
-def train_runs(runs: Sequence[Run], workers: int, console: Console, extend: bool = False) -> Trained:
+def train_runs(
+  runs: Sequence[Run], workers: int, console: Console, extend: bool = False, processes: Processes = ALONE
+) -> Trained:
   """Trains the runs that are not finished; the arguments and errors are those of `conduct`."""
-  check_directories(runs, extend)
+  leads = processes.index == 0
+  check_directories(runs, extend, joins=not leads)
   data = _load_data(runs)
   todo, stopped = sweep.unfinished(runs), False
   failed: list[Run] = []
   if todo:
     # A lone run has the whole machine; in an experiment a run has one core, so that its bits do not depend on the rest.
-    places = machine.worker_places(workers, whole_machine=len(runs) == 1 and runs[0].experiment == 'custom')
-    with _claimed(todo), Display(console, len(runs), len(runs) - len(todo)) as display:
-      failed, stopped = sweep.execute(todo, places, display)
+    lone = len(runs) == 1 and runs[0].experiment == 'custom'
+    places = machine.worker_places(workers, lone or processes.count > 1, runs[0].config.mesh, processes)
+    for run in todo:
+      mesh_shape(run.config, places[0].devices * processes.count, processes.count)
+    check_coordinator(processes)
+    claims = _claimed(todo) if leads else contextlib.nullcontext()
+    with claims, Display(console, len(runs), len(runs) - len(todo)) as display:
+      failed, stopped = sweep.execute(todo, places, display, processes)
     if stopped:
       left = len(sweep.unfinished(runs))
       console.print(

@@ -15,11 +15,19 @@ from experiments import signals
 from experiments.display import Display
 from experiments.machine import Place
 from experiments.plan import Run
+from experiments.processes import ALONE, Processes, verdict
 from training import run_directory
 
 PROJECT = Path(__file__).parent.parent
-LOG_LINES = 8  # of a failed run, shown
 GRACE = 10.0  # seconds for a worker to finish its step and save; then it is killed, which costs steps and nothing else
+GRACE_TOGETHER = 30.0  # the same where several processes agree on a step to stop at
+
+
+class Failure(NamedTuple):
+  """What a person is told of a run that failed, and whether its log says more."""
+
+  what: str
+  in_log: bool = True
 
 
 class Outcome(NamedTuple):
@@ -34,13 +42,13 @@ def unfinished(runs: Sequence[Run]) -> list[Run]:
   return [run for run in runs if not run_directory.is_finished(run.directory, run.config)]
 
 
-def execute(runs: Sequence[Run], places: Sequence[Place], display: Display) -> Outcome:
-  """Trains the runs, one worker for each place.
+def execute(runs: Sequence[Run], places: Sequence[Place], display: Display, processes: Processes = ALONE) -> Outcome:
+  """Trains the runs, one worker for each place; or, with the workers of other processes, one run.
 
   A run's numbers do not depend on which worker has it, nor on how many there are. On SIGINT or SIGTERM each worker
   finishes its step and saves, and no other run is begun; on a second SIGINT all are killed, and SystemExit is raised.
   """
-  sweep = _Sweep(runs, display)
+  sweep = _Sweep(runs, display, processes)
   with signals.handlers_kept():
     asyncio.run(sweep.run(places[: len(runs)]))
   if sweep.quitting:
@@ -51,8 +59,8 @@ def execute(runs: Sequence[Run], places: Sequence[Place], display: Display) -> O
 class _Sweep:
   """The runs that wait, the workers, and what became of the rest."""
 
-  def __init__(self, runs: Sequence[Run], display: Display):
-    self.waiting, self.display = deque(runs), display
+  def __init__(self, runs: Sequence[Run], display: Display, processes: Processes):
+    self.waiting, self.display, self.processes = deque(runs), display, processes
     self.failed: list[Run] = []
     self.stopping = self.quitting = False
     self._workers: list[asyncio.subprocess.Process] = []
@@ -79,7 +87,7 @@ class _Sweep:
     self.display.stopping()
     for worker in self._workers:
       _send(worker, signal.SIGTERM)
-    asyncio.get_running_loop().call_later(GRACE, self._kill)
+    asyncio.get_running_loop().call_later(GRACE if self.processes is ALONE else GRACE_TOGETHER, self._kill)
 
   def _kill(self) -> None:
     for worker in self._workers:
@@ -92,10 +100,11 @@ class _Sweep:
       run = self.waiting.popleft()
       if worker is None:
         worker = await self._start(place)
-      error = await self._train(worker, run)
-      if error is not None:
+      log = run.directory / self.processes.log
+      failure = await self._train(worker, run, log)
+      if failure is not None:
         self.failed.append(run)
-        self.display.failed(run, error, _last_lines(run.directory / 'log.txt'))
+        self.display.failed(run, failure.what, log if failure.in_log else None)
       if worker.returncode is not None:
         worker = None
     if worker is not None:
@@ -105,11 +114,12 @@ class _Sweep:
 
   async def _start(self, place: Place) -> asyncio.subprocess.Process:
     path = [str(PROJECT), *filter(None, [os.environ.get('PYTHONPATH')])]
-    core = [] if place.core is None else [f'--core={place.core}']
+    own = [] if place.core is None else [f'--core={place.core}']
+    own += [] if self.processes is ALONE else self.processes.flags
     async with self._starting:
       with signals.sigint_kept_from_children():
         worker = await asyncio.create_subprocess_exec(
-          sys.executable, '-P', '-m', 'experiments.worker', *core,  # -P: what lies in the user's folder is not ours
+          sys.executable, '-P', '-m', 'experiments.worker', *own,  # -P: what lies in the user's folder is not ours
           env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
           stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -118,7 +128,7 @@ class _Sweep:
       _send(worker, signal.SIGTERM)
     return worker
 
-  async def _train(self, worker: asyncio.subprocess.Process, run: Run) -> str | None:
+  async def _train(self, worker: asyncio.subprocess.Process, run: Run, log: Path) -> Failure | None:
     """Has a worker train a run; what went wrong, or None."""
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -126,6 +136,7 @@ class _Sweep:
       'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed, 'learning_rate_tuned': run.tuned,
     }  # fmt: skip
     job = {'directory': str(run.directory.absolute()), 'config': run.config.to_flat(), 'labels': labels}
+    logged = log.stat().st_size if log.exists() else 0
     self.display.started(run)
     with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below
       worker.stdin.write(json.dumps(job).encode() + b'\n')
@@ -133,7 +144,7 @@ class _Sweep:
     while line := await worker.stdout.readline():
       event = json.loads(line)
       if 'failed' in event:
-        return event['failed']
+        return Failure(event['failed'])
       if 'ended' in event:
         self.display.ended(run, event['ended'])
         return None
@@ -147,14 +158,13 @@ class _Sweep:
     if self.stopping:
       self.display.stopped(run, saved=False)
       return None
-    return f'its process was killed by signal {-code}' if code < 0 else f'its process ended with code {code}'
+    lost = None if self.processes is ALONE else verdict(log, logged, self.processes)
+    if lost:
+      return Failure(lost, in_log=False)
+    return Failure(f'its process was killed by signal {-code}' if code < 0 else f'its process ended with code {code}')
 
 
 def _send(worker: asyncio.subprocess.Process, number: int) -> None:
   if worker.returncode is None:
     with contextlib.suppress(ProcessLookupError):
       worker.send_signal(number)
-
-
-def _last_lines(log: Path) -> list[str]:
-  return log.read_text('utf8', errors='replace').splitlines()[-LOG_LINES:] if log.exists() else []

@@ -28,7 +28,7 @@ def mesh_shape(config: Config, devices: int, processes: int = 1) -> tuple[int, i
     ConfigError: if the mesh does not match the devices, or the batch does not divide over them.
   """
   mesh, accumulate = config.mesh, config.optimizer.accumulate
-  there = f'the {devices} {"devices" if devices > 1 else "device"} of {"all processes" if processes > 1 else "this run"}'
+  there = f'the {f"{devices} devices" if devices > 1 else "one device"} that this run has'
   if mesh.data == -1 and devices % mesh.fsdp:
     raise ConfigError(f'mesh.fsdp={mesh.fsdp} does not divide {there}')
   if mesh.named > devices or (processes > 1 and mesh.data != -1 and mesh.named != devices):
