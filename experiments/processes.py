@@ -31,6 +31,7 @@ PATIENCE = 120  # seconds for all processes to come
 HEARTBEAT = 30  # seconds without a sign of life until a process counts as lost
 _LOST = re.compile(r'unhealthy \(stopped sending heartbeats\):\s*(\d[\d\s,]*)')  # what the runtime writes as it aborts
 _COORDINATOR_LOST = re.compile(r'Either the leader task was preempted')
+_OUT_OF_STEP = re.compile(r'gloo::EnforceNotMet')  # on CPUs, when the devices left go on with other collectives
 _NOT_ALL_CAME = re.compile(r'DEADLINE_EXCEEDED.*\n*RPC: \S*/RegisterTask')
 
 
@@ -130,8 +131,12 @@ def verdict(log: Path, start: int, processes: Processes) -> str | None:
   text = log.read_bytes()[start:].decode('utf8', errors='replace') if log.exists() else ''
   if _NOT_ALL_CAME.search(text):
     return f'not all of the {processes.count} processes came within {PATIENCE} s'
-  lost = _LOST.search(text)
-  if lost is None and not _COORDINATOR_LOST.search(text):
+  if lost := _LOST.search(text):
+    who = f'process {", ".join(re.findall(r"[0-9]+", lost[1]))} of {processes.count}'
+  elif _COORDINATOR_LOST.search(text):
+    who = f'process 0 of {processes.count}'
+  elif _OUT_OF_STEP.search(text):
+    who = f'process {1 - processes.index} of 2' if processes.count == 2 else f'one of the {processes.count} processes'
+  else:
     return None
-  names = ', '.join(re.findall(r'\d+', lost[1])) if lost else '0'
-  return f'process {names} of {processes.count} was lost; the same commands again go on from the last checkpoint'
+  return f'{who} was lost; the same commands again go on from the last checkpoint'

@@ -16,6 +16,10 @@ COORDINATOR = (
   'absl::Status: UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was preempted/died/'
   'restarted unexpectedly or this task is experiencing network issues. Check earlier logs from 1) this task'
 )
+OUT_OF_STEP = (
+  "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc:459] "
+  "op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match expected size."
+)
 NOT_ALL = (
   'absl::Status: DEADLINE_EXCEEDED: Deadline Exceeded\n\nRPC: /xla.coordination.CoordinationService/RegisterTask'
 )
@@ -27,6 +31,7 @@ NOT_ALL = (
     (HEARTBEAT, 'process 1 of 4 was lost; the same commands again'),
     (TWO, 'process 1, 3 of 4 was lost; the same commands again'),
     (COORDINATOR, 'process 0 of 4 was lost; the same commands again'),
+    (OUT_OF_STEP, 'one of the 4 processes was lost; the same commands again'),
     (NOT_ALL, 'not all of the 4 processes came within 120 s'),
     ('Traceback\nMemoryError', None),
   ],
