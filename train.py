@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
-from experiments import launch, plan, registry, tuned_rates
+from experiments import launch, plan, processes, registry, tuned_rates
 from experiments.experiment import Changes, Experiment
 from training.config import ConfigError, nearest_name
 from training.files import SaveFailed
@@ -61,6 +61,10 @@ NAME = flags.DEFINE_string('name', '', 'The name of a run outside the experiment
 SWEEP = flags.DEFINE_string(
   'sweep', '', 'A grid, as in model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
 )
+ESTIMATE = flags.DEFINE_bool(
+  'estimate', False, 'Print what each variant would take, from its compiled step, and run nothing: parameters, FLOPs a '
+  'step, and bytes a device, on the mesh that is asked for.',
+)  # fmt: skip
 define_config_flags()
 
 
@@ -77,7 +81,16 @@ def main(argv: list[str]) -> int:
   chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
   workdir, command = Path(WORKDIR.value).expanduser(), shlex.join(['python', *sys.argv])
   runs, grid = plan.plan_runs(chosen, scale, changes, workdir), []
-  launcher = None if STATUS.value else launch.from_flags(WORKERS.value)
+  if ESTIMATE.value:
+    from experiments.estimate import estimate
+
+    return estimate(runs, console)
+  together = processes.asked_for()
+  if together.count > 1 and (TUNE.value or len(runs) > 1):
+    raise ConfigError(
+      f'{together.count} processes train one run together, and this is {len(runs)}: give each a command of its own'
+    )
+  launcher = None if STATUS.value else launch.from_flags(WORKERS.value, together)
   if TUNE.value:
     from experiments import tune  # here, since what trains and draws takes seconds to import
 
@@ -100,7 +113,7 @@ def main(argv: list[str]) -> int:
     return status.show([*grid, *runs], console, EXTEND.value)
   from experiments.conduct import conduct
 
-  return conduct(experiment, runs, launcher, console, command, EXTEND.value, found)
+  return conduct(experiment, runs, launcher, console, command, EXTEND.value, found, joins=together.index > 0)
 
 
 def asked_for() -> tuple[Experiment, Changes]:

@@ -45,6 +45,7 @@ def conduct(
   command: str,
   extend: bool = False,
   tuning: Tuning | None = None,
+  joins: bool = False,
 ) -> int:
   """Trains the runs that are not finished, and writes and prints the report.
 
@@ -56,6 +57,7 @@ def conduct(
     command: makes it all again; the report shows it.
     extend: whether runs of fewer steps, but else the same, go on to as many as asked for.
     tuning: how the learning rates were, or might have been, chosen; the report shows it.
+    joins: whether another process leads: of those that train one run together.
 
   Returns:
     The exit code: 0; 1 if a run failed; the launcher's own if runs are left, and nothing is written then.
@@ -63,7 +65,7 @@ def conduct(
   Raises:
     ConfigError: before anything is compiled or written, if a run cannot be.
   """
-  data, todo, failed, code = train_runs(runs, launcher, console, extend)
+  data, todo, failed, code = train_runs(runs, launcher, console, extend, joins)
   if code is not None:
     return code
   directory = runs[0].directory.parent.parent
@@ -82,9 +84,11 @@ def conduct(
   return 1 if failed else 0
 
 
-def train_runs(runs: Sequence[Run], launcher: Launcher, console: Console, extend: bool = False) -> Trained:
+def train_runs(
+  runs: Sequence[Run], launcher: Launcher, console: Console, extend: bool = False, joins: bool = False
+) -> Trained:
   """Trains the runs that are not finished; the arguments and errors are those of `conduct`."""
-  check_directories(runs, extend)
+  check_directories(runs, extend, joins)
   data, todo = _load_data(runs), sweep.unfinished(runs)
   failed, code = launcher(runs, todo, console)
   return Trained(data, todo, failed, code)

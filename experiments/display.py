@@ -1,7 +1,8 @@
 """What a person sees while runs train: a live table in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from experiments.plan import Run
+
+LOG_LINES = 8  # of a failed run, shown
 
 
 class Display:
@@ -61,13 +64,15 @@ class Display:
     at = f' after step {last["step"]}' if last else ''
     self._say(f'{run.label}: stopped{at}{"" if saved else ", not saved: it goes on from its last checkpoint"}')
 
-  def failed(self, run: Run, error: str, log_lines: Sequence[str]) -> None:
-    """The run has ended without a result."""
+  def failed(self, run: Run, error: str, log: Path | None) -> None:
+    """The run has ended without a result; its log, if there is one that says why, is quoted."""
     self._running.pop(run, None)
     self._say(f'{run.label}: FAILED: {error}')
-    for line in log_lines:
+    if log is None:
+      return
+    for line in log.read_text('utf8', errors='replace').splitlines()[-LOG_LINES:] if log.exists() else []:
       self._say(f'  {line}')
-    self._say(f'  (all of it in {run.directory / "log.txt"}; the same command again repeats this run alone)')
+    self._say(f'  (all of it in {log}; the same command again repeats this run alone)')
 
   def _say(self, line: str) -> None:
     self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """How runs are launched: in worker processes on this machine, as a Slurm job array, or not at all (--dry_run)."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,9 @@ from rich.console import Console
 from experiments import machine, signals, slurm, sweep
 from experiments.display import Display
 from experiments.plan import Run
+from experiments.processes import ALONE, Processes, check_coordinator
+from training.config import ConfigError
+from training.mesh import mesh_shape
 
 LAUNCHER = flags.DEFINE_enum(
   'launcher', 'local', ['local', 'slurm'],
@@ -27,18 +31,21 @@ class Launched(NamedTuple):
 Launcher = Callable[[Sequence[Run], Sequence[Run], Console], Launched]  # of the runs, the unfinished among them, ...
 
 
-def from_flags(workers: int) -> Launcher:
+def from_flags(workers: int, processes: Processes = ALONE) -> Launcher:
   """What the flags ask for.
 
   Args:
     workers: of the local launcher: runs at a time; 0: one a core or GPU.
+    processes: that train one run together, of which this is one.
 
   Raises:
     ConfigError: if what the flags ask for cannot be.
   """
   if LAUNCHER.value == 'local':
     slurm.check_unused()
-    return _dry_run() if DRY_RUN.value else local(workers)
+    return _dry_run() if DRY_RUN.value else local(workers, processes)
+  if processes.count > 1:
+    raise ConfigError('--launcher=slurm gives each run one process: of several that train one run, leave it out')
   request = slurm.from_flags()
   if DRY_RUN.value:
     return _dry_run(lambda todo: slurm.script(request, todo))
@@ -46,18 +53,27 @@ def from_flags(workers: int) -> Launcher:
   return lambda runs, todo, console: Launched([], slurm.submit(request, todo, console) if todo else None)
 
 
-def local(workers: int = 0) -> Launcher:
-  """Trains the runs here, so many at a time; 0: one a core or GPU. A run of one's own has the whole machine."""
+def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:
+  """Trains the runs here, so many at a time; 0: one a core or GPU. A run of one's own has the whole machine.
+
+  Of several processes that train one run together the first writes the report; the others have nothing left to do.
+  """
+  leads = processes.index == 0
 
   def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> Launched:
     if not todo:
-      return Launched([], None)
+      return Launched([], None if leads else 0)
     # In an experiment a run has one core, so that its bits do not depend on the rest.
-    places = machine.worker_places(workers, whole_machine=len(runs) == 1 and runs[0].experiment == 'custom')
-    with sweep.claimed(todo), Display(console, len(runs), len(runs) - len(todo)) as display:
-      failed, stopped = sweep.execute(todo, places, display)
+    lone = processes.count > 1 or (len(runs) == 1 and runs[0].experiment == 'custom')
+    places = machine.worker_places(workers, lone, runs[0].config.mesh, processes)
+    for run in todo:
+      mesh_shape(run.config, places[0].devices * processes.count, processes.count)
+    check_coordinator(processes)
+    claims = sweep.claimed(todo) if leads else contextlib.nullcontext()
+    with claims, Display(console, len(runs), len(runs) - len(todo)) as display:
+      failed, stopped = sweep.execute(todo, places, display, processes)
     if not stopped:
-      return Launched(failed, None)
+      return Launched(failed, None if leads else int(bool(failed)))
     left = len(sweep.unfinished(runs))
     console.print(f'stopped: {len(runs) - left} of {len(runs)} runs are finished; the same command goes on from there')
     return Launched(failed, signals.STOPPED)

@@ -3,11 +3,13 @@
 import importlib.util
 import math
 import os
+import re
 import subprocess
 import sys
 from typing import NamedTuple
 
-from training.config import ConfigError
+from experiments.processes import ALONE, Processes
+from training.config import ConfigError, MeshConfig
 
 # XLA allocates the buffers of a program anew at every execution. glibc would map each large one, fault its pages in
 # and give it back: a third of a step. Keeping them on one heap that never shrinks, in huge pages, spares all of it.
@@ -26,27 +28,40 @@ devices, platform = jax.local_devices(), jax.default_backend()
 print(platform, len({tuple(device.coords) for device in devices} if platform == 'tpu' else devices))
 """  # some chips are two devices
 
+ANY_MESH = MeshConfig()
+
 
 class Place(NamedTuple):
-  """Where one worker runs: one core (None: all of them), and what its environment adds."""
+  """Where one worker runs: one core (None: all of them), what its environment adds, and the devices it has there."""
 
   core: int | None
   environment: dict[str, str]
+  devices: int = 1
 
 
-def worker_places(workers: int, whole_machine: bool) -> list[Place]:
+def worker_places(
+  workers: int, whole_machine: bool, mesh: MeshConfig = ANY_MESH, processes: Processes = ALONE
+) -> list[Place]:
   """A place for each worker: on a CPU one core each, on a GPU host one GPU each, on a TPU host one chip each.
 
   Args:
     workers: how many; 0: one for each core, GPU or chip. A chip of a TPU serves one process alone.
-    whole_machine: one worker, with every core, with every chip, or with the first GPU (a single run).
+    whole_machine: one worker, with every core, with every chip, or with the GPUs that its mesh names (a single run).
+    mesh: of a single run; on a CPU it has as many devices as that names, which share the cores.
+    processes: that train it together, and each have a part of the mesh.
 
   Raises:
     ConfigError: if there is an accelerator that JAX cannot use.
   """
   platform, devices = _accelerators()
+  named = math.ceil(mesh.named / processes.count)
+  if platform == 'gpu' and processes.one_device:
+    return [Place(None, {})]
+  if platform == 'gpu' and whole_machine:
+    count = devices if mesh.data == -1 else min(named, devices)
+    return [Place(None, {'CUDA_VISIBLE_DEVICES': ','.join(_visible('CUDA_VISIBLE_DEVICES', devices)[:count])}, count)]
   if platform == 'gpu':
-    count = 1 if whole_machine else workers or devices
+    count = workers or devices
     share = math.ceil(count / devices)
     memory = {} if share == 1 else {'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{GPU_MEMORY / share:.2f}'}
     gpus = _visible('CUDA_VISIBLE_DEVICES', devices)
@@ -55,12 +70,14 @@ def worker_places(workers: int, whole_machine: bool) -> list[Place]:
     chips = _visible('TPU_VISIBLE_CHIPS', devices)
     return [Place(None, {'TPU_VISIBLE_CHIPS': chip} | ONE_CHIP) for chip in chips[: workers or devices]]
   if platform != 'cpu':
-    return [Place(None, {})]
+    return [Place(None, {}, devices)]
   environment = {'GLIBC_TUNABLES': CPU_MALLOC}
+  if whole_machine and named > devices:
+    return [Place(None, environment | {'JAX_NUM_CPU_DEVICES': str(named)}, named)]
   if whole_machine:
-    return [Place(None, environment)]
+    return [Place(None, environment, devices)]
   cores = sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else list(range(os.cpu_count() or 1))
-  return [Place(cores[k % len(cores)], environment) for k in range(workers or len(cores))]
+  return [Place(cores[k % len(cores)], environment, devices) for k in range(workers or len(cores))]
 
 
 def _visible(variable: str, devices: int) -> list[str]:
@@ -72,7 +89,8 @@ def _visible(variable: str, devices: int) -> list[str]:
 def _accelerators() -> tuple[str, int]:
   """('cpu' | 'gpu' | 'tpu', GPUs or chips), asked of a process of its own: JAX would keep what it has looked at."""
   if not any(importlib.util.find_spec(plugin) for plugin in ACCELERATOR_PLUGINS):
-    return 'cpu', 1
+    simulated = re.findall(r'--xla_force_host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', ''))
+    return 'cpu', int(simulated[-1]) if simulated else 1
   answer = subprocess.run([sys.executable, '-P', '-c', ASK], capture_output=True, text=True)
   if answer.returncode:
     raise ConfigError(f'JAX cannot use this accelerator: {answer.stderr.strip().splitlines()[-1]}')

@@ -83,12 +83,18 @@ def _check_distinct(runs: Sequence[Run]) -> None:
       )
 
 
-def check_directories(runs: Sequence[Run], extend: bool = False) -> None:
-  """Raises ConfigError if a run cannot have its directory, before anything is written."""
+def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = False) -> None:
+  """Raises ConfigError if a run cannot have its directory, before anything is written.
+
+  Args:
+    runs: all that are asked for.
+    extend: see `training.run_directory.check`.
+    joins: whether this process joins another one, which may have begun.
+  """
   for run in runs:
     run_directory.check(run.directory, run.config, extend)
     check_label(run)
-    if not run_directory.is_finished(run.directory, run.config):
+    if not joins and not run_directory.is_finished(run.directory, run.config):
       run_directory.check_free(run.directory)
 
 

@@ -195,7 +195,7 @@ class Task:
     """Trains the run, in a worker process as everywhere: that may be killed, as for memory, and this one will tell."""
     if is_finished(run.directory, run.config):
       return
-    places, told = machine.worker_places(1, whole_machine=True), []
+    places, told = machine.worker_places(1, whole_machine=True, mesh=run.config.mesh), []
 
     def stop(number: int, frame: object) -> None:
       del frame
@@ -204,7 +204,7 @@ class Task:
 
     requeue = signal.signal(signal.SIGUSR2, stop)
     with sweep.claimed([run]), Display(Console(), 1, 0) as display:
-      failed, stopped = sweep.execute([run], places, display, SAVE_WITHIN)
+      failed, stopped = sweep.execute([run], places, display, grace=SAVE_WITHIN)
     signal.signal(signal.SIGUSR2, requeue)
     if failed:
       raise RuntimeError(f'{run.label} failed')

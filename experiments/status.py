@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments import sweep
 from experiments.display import Display
 from experiments.plan import Run
 from experiments.slurm import RECORD
@@ -86,7 +85,7 @@ def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
   console.print(table)
   for run, status in found.items():
     if status.state == 'failed':
-      Display(console, 1, 0).failed(run, status.note, sweep.last_lines(run))
+      Display(console, 1, 0).failed(run, status.note, run.directory / 'log.txt')
   counts = collections.Counter(status.state for status in found.values())
   told = ', '.join(f'{counts[state]} {state.replace("_", " ")}' for state in STATES if counts[state])
   console.print(f'{len(runs)} runs: {told}', highlight=False)

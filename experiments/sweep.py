@@ -15,11 +15,19 @@ from experiments import signals
 from experiments.display import Display
 from experiments.machine import Place
 from experiments.plan import Run
+from experiments.processes import ALONE, Processes, verdict
 from training import run_directory
 
 PROJECT = Path(__file__).parent.parent
-LOG_LINES = 8  # of a failed run, shown
 GRACE = 10.0  # seconds
+GRACE_TOGETHER = 30.0  # where several processes agree on a step to stop at
+
+
+class Failure(NamedTuple):
+  """What a person is told of a run that failed, and whether its log says more."""
+
+  what: str
+  in_log: bool = True
 
 
 class Outcome(NamedTuple):
@@ -49,8 +57,14 @@ def claimed(runs: Sequence[Run]) -> Iterator[None]:
     yield
 
 
-def execute(runs: Sequence[Run], places: Sequence[Place], display: Display, grace: float = GRACE) -> Outcome:
-  """Trains the runs, which are `claimed`, one worker for each place.
+def execute(
+  runs: Sequence[Run],
+  places: Sequence[Place],
+  display: Display,
+  processes: Processes = ALONE,
+  grace: float | None = None,
+) -> Outcome:
+  """Trains the runs, which are `claimed`, one worker for each place; or, with the workers of other processes, one run.
 
   A run's numbers do not depend on which worker has it, nor on how many there are. On SIGINT or SIGTERM each worker
   finishes its step and saves, and no other run is begun; on a second SIGINT all are killed, and SystemExit is raised.
@@ -59,9 +73,10 @@ def execute(runs: Sequence[Run], places: Sequence[Place], display: Display, grac
     runs: to train.
     places: where.
     display: is told of everything.
+    processes: that train a run together.
     grace: seconds a worker has to finish its step and save; then it is killed, which costs steps and nothing else.
   """
-  sweep = _Sweep(runs, display, grace)
+  sweep = _Sweep(runs, display, processes, grace or (GRACE if processes is ALONE else GRACE_TOGETHER))
   with signals.handlers_kept():
     asyncio.run(sweep.run(places[: len(runs)]))
   if sweep.quitting:
@@ -72,8 +87,8 @@ def execute(runs: Sequence[Run], places: Sequence[Place], display: Display, grac
 class _Sweep:
   """The runs that wait, the workers, and what became of the rest."""
 
-  def __init__(self, runs: Sequence[Run], display: Display, grace: float):
-    self.waiting, self.display, self.grace = deque(runs), display, grace
+  def __init__(self, runs: Sequence[Run], display: Display, processes: Processes, grace: float):
+    self.waiting, self.display, self.processes, self.grace = deque(runs), display, processes, grace
     self.failed: list[Run] = []
     self.stopping = self.quitting = False
     self._workers: list[asyncio.subprocess.Process] = []
@@ -113,12 +128,13 @@ class _Sweep:
       run = self.waiting.popleft()
       if worker is None:
         worker = await self._start(place)
-      error = await self._train(worker, run)
-      if error is not None:
+      log = run.directory / self.processes.log
+      failure = await self._train(worker, run, log)
+      if failure is not None:
         self.failed.append(run)
         with contextlib.suppress(OSError):  # the disk may be full, and the run has failed of that
-          run_directory.note_failure(run.directory, error)
-        self.display.failed(run, error, last_lines(run))
+          run_directory.note_failure(run.directory, failure.what)
+        self.display.failed(run, failure.what, log if failure.in_log else None)
       if worker.returncode is not None:
         worker = None
     if worker is not None:
@@ -128,11 +144,12 @@ class _Sweep:
 
   async def _start(self, place: Place) -> asyncio.subprocess.Process:
     path = [str(PROJECT), *filter(None, [os.environ.get('PYTHONPATH')])]
-    core = [] if place.core is None else [f'--core={place.core}']
+    own = [] if place.core is None else [f'--core={place.core}']
+    own += [] if self.processes is ALONE else self.processes.flags
     async with self._starting:
       with signals.sigint_kept_from_children():
         worker = await asyncio.create_subprocess_exec(
-          sys.executable, '-P', '-m', 'experiments.worker', *core,  # -P: what lies in the user's folder is not ours
+          sys.executable, '-P', '-m', 'experiments.worker', *own,  # -P: what lies in the user's folder is not ours
           env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
           stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -141,7 +158,7 @@ class _Sweep:
       _send(worker, signal.SIGTERM)
     return worker
 
-  async def _train(self, worker: asyncio.subprocess.Process, run: Run) -> str | None:
+  async def _train(self, worker: asyncio.subprocess.Process, run: Run, log: Path) -> Failure | None:
     """Has a worker train a run; what went wrong, or None."""
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -149,6 +166,7 @@ class _Sweep:
       'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed, 'learning_rate_tuned': run.tuned,
     }  # fmt: skip
     job = {'directory': str(run.directory.absolute()), 'config': run.config.to_flat(), 'labels': labels}
+    logged = log.stat().st_size if log.exists() else 0
     self.display.started(run)
     with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below
       worker.stdin.write(json.dumps(job).encode() + b'\n')
@@ -156,7 +174,7 @@ class _Sweep:
     while line := await worker.stdout.readline():
       event = json.loads(line)
       if 'failed' in event:
-        return event['failed']
+        return Failure(event['failed'])
       if 'ended' in event:
         self.display.ended(run, event['ended'])
         return None
@@ -170,16 +188,13 @@ class _Sweep:
     if self.stopping:
       self.display.stopped(run, saved=False)
       return None
-    return f'its process was killed by signal {-code}' if code < 0 else f'its process ended with code {code}'
+    lost = None if self.processes is ALONE else verdict(log, logged, self.processes)
+    if lost:
+      return Failure(lost, in_log=False)
+    return Failure(f'its process was killed by signal {-code}' if code < 0 else f'its process ended with code {code}')
 
 
 def _send(worker: asyncio.subprocess.Process, number: int) -> None:
   if worker.returncode is None:
     with contextlib.suppress(ProcessLookupError):
       worker.send_signal(number)
-
-
-def last_lines(run: Run) -> list[str]:
-  """The end of what a run, or what killed it, had to say."""
-  log = run.directory / 'log.txt'
-  return log.read_text('utf8', errors='replace').splitlines()[-LOG_LINES:] if log.exists() else []

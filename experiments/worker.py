@@ -5,7 +5,8 @@
                                            {"ended": "completed"}  or  {"failed": "OutOfMemory: ..."}
                                            or, after SIGTERM or SIGUSR2, once all is saved,  {"stopped": true}
 
-Whatever a run prints goes to log.txt in its directory. Started by experiments/sweep.py, once for many runs.
+Whatever a run prints goes to log.txt in its directory. Started by experiments/sweep.py, once for many runs, or, where
+several processes train a run together, for one.
 """
 
 import contextlib
@@ -14,16 +15,20 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 from absl import app, flags, logging
 
+from experiments import processes
 from training.cache import keep_compiled_programs
 from training.config import Config, ConfigError
 from training.files import SaveFailed
 from training.loop import Stopped, train
+
+KNOWN = (ConfigError, SaveFailed, OSError)  # a person is told what to do
 
 CORE = flags.DEFINE_integer('core', None, 'The one core to run on. Default: all.')
 
@@ -42,18 +47,26 @@ def main(argv: list[str]) -> None:
     def tell(event: dict[str, Any]) -> None:
       events.write(json.dumps(event) + '\n')
 
+    together, stop = processes.asked_for(), told_to_stop.is_set
     for line in sys.stdin:
       job = json.loads(line)
       directory = Path(job['directory'])
       try:
-        _log_to(directory / 'log.txt')
+        _log_to(directory / together.log)
         keep_compiled_programs()
-        result = train(Config.from_flat(job['config']), directory, job['labels'], tell, told_to_stop.is_set)
+        if together.count > 1 and not told_to_stop.is_set():
+          stop = processes.join(together)
+        result = train(Config.from_flat(job['config']), directory, job['labels'], tell, stop)
         tell({'ended': result['status']})
       except Stopped:
         tell({'stopped': True})
       except Exception as error:  # whatever it is, it is this run's end alone
-        tell({'failed': _log_failure(error, directory)})
+        failure = _log_failure(error, directory)
+        if together.count > 1 and not isinstance(error, KNOWN):
+          time.sleep(processes.HEARTBEAT + 10)  # it may come of another's end: then the runtime says whose, and aborts
+        tell({'failed': failure})
+        if together.count > 1:
+          os._exit(1)  # not in order, which would wait for the others, who may be waiting for this one
 
 
 def _log_failure(error: Exception, directory: Path) -> str:

@@ -4,6 +4,7 @@
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from model.residual import TAP_SIZE, fork
 nnx.set_graph_mode(False)
 nnx.set_graph_updates(False)
 
+Constrain = Callable[[jax.Array], jax.Array]
 Params = Any  # a nested dict of arrays; those under 'blocks' have a leading layer axis
 
 
@@ -81,24 +83,31 @@ class Transformer(nnx.Module):
     self.head = Head(config)
     self.config = config
 
-  def __call__(self, tokens_BT: jax.Array, taps: dict[str, jax.Array], dropout_key: jax.Array | None, observe: bool):
+  def __call__(
+    self,
+    tokens_BT: jax.Array,
+    taps: dict[str, jax.Array],
+    dropout_key: jax.Array | None,
+    observe: bool,
+    constrain: Constrain,
+  ):
     x_BTD = self.embedding(tokens_BT)
     if self.embedding_norm is not None:
       x_BTD = self.embedding_norm(x_BTD)
-    x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key, observe)
+    x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key, observe, constrain)
     x_BTD, _ = fork(x_BTD, taps['output'])  # its skip gradient alone: what enters the last sublayer from above
     if self.final_norm is not None:
       x_BTD = self.final_norm(x_BTD)
     return self.head(x_BTD, self.embedding.token[...]), stats
 
-  def _run_blocks(self, x_BTD, taps_L, dropout_key, observe):
+  def _run_blocks(self, x_BTD, taps_L, dropout_key, observe, constrain):
     config = self.config
     definition, params_L = nnx.split(self.blocks, nnx.Param)
     keys_L = None if dropout_key is None else jax.random.split(dropout_key, config.num_layers)
 
     def run_block(x_BTD, layer):
       params, taps, key = layer
-      return nnx.merge(definition, params)(x_BTD, taps, key, observe)
+      return nnx.merge(definition, params)(constrain(x_BTD), taps, key, observe)
 
     if config.remat:
       # Inside a loop of one block a turn nothing can be shared between forward and backward; between blocks it could.
@@ -144,6 +153,7 @@ def apply(
   taps: dict[str, jax.Array] | None = None,
   dropout_key: jax.Array | None = None,
   observe: bool = False,
+  constrain: Constrain = lambda x_BTD: x_BTD,
 ) -> tuple[jax.Array, Stats]:
   """Runs the model.
 
@@ -154,6 +164,8 @@ def apply(
     taps: as `zero_taps` makes them; their gradient is the two-path split.
     dropout_key: a key in training with dropout; None (evaluation) drops nothing.
     observe: whether to look into the blocks too, at some cost; the logits are the same.
+    constrain: is given the stream at the entry of each block, and returns it; where it lies on several devices, says
+      how. Else the compiler may split it over its width, and gather it whole inside every block.
 
   Returns:
     logits_BTV in float32, and what the blocks saw, with a leading layer axis; see model/observation.py.
@@ -164,4 +176,4 @@ def apply(
   definition, _ = _definition(config)
   taps = zero_taps(config) if taps is None else taps
   key = dropout_key if config.dropout else None
-  return nnx.merge(definition, params)(tokens_BT, taps, key, observe)
+  return nnx.merge(definition, params)(tokens_BT, taps, key, observe, constrain)

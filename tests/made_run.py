@@ -11,6 +11,7 @@ from training.checkpoint import Checkpoints
 from training.config import Config
 from training.data import Data
 from training.environment import note_environment
+from training.mesh import make_mesh
 from training.metrics_log import MetricsLog
 from training.programs import Programs
 from training.resume import state_to_go_on_from
@@ -26,7 +27,7 @@ def state_at(step: int, config: Config) -> State:
 def start(directory: Path, config: Config, data: Data):
   """`state_to_go_on_from`, and the notes; 0 stands for initial values, and nothing is compiled."""
   notes: list[str] = []
-  programs = Programs(lambda seed: state_at(0, config), None, None)
+  programs = Programs(make_mesh(config), lambda seed: state_at(0, config), None, None)
   with Checkpoints(directory / 'checkpoints', 2) as checkpoints:
     return *state_to_go_on_from(config, directory, data, programs, checkpoints, notes.append), notes
 

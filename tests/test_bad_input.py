@@ -58,6 +58,10 @@ def refused(arguments: list[str], message: str, place: Path, capfd) -> None:
   assert content_of(place) == before
 
 
+def processes(coordinator: str, count: int, index: int) -> list[str]:
+  return [f'--coordinator={coordinator}', f'--num_processes={count}', f'--process_id={index}']
+
+
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
@@ -161,9 +165,32 @@ def refused(arguments: list[str], message: str, place: Path, capfd) -> None:
     (['--launcher=slurm', '--slurm_time=1', '--dry_run'], '--slurm_time=1: must be at least 3 minutes'),
     (['--launcher=slurm', '--slurm_gpus=-1'], 'slurm_gpus'),
     (['--dry_run', '--config.data.task=files', '--config.data.paths=nowhere.txt'], 'nowhere.txt'),
+    (
+      ['--name=x', '--config.mesh.data=3'],
+      'run.batch_size=16 does not divide over 3 devices (mesh.data=3, mesh.fsdp=1)',
+    ),
+    (
+      ['--name=x', '--config.mesh.fsdp=4', '--config.optimizer.accumulate=8'],
+      'run.batch_size=16, taken in optimizer.accumulate=8 parts, does not divide over 4 devices (mesh.data=1, '
+      'mesh.fsdp=4): make it a multiple of 32',
+    ),
+    (['--experiment=block', '--config.mesh.data=2'], 'make 2 devices, which is not the one device that this run has'),
+    (['--name=x', '--process_id=1'], '--num_processes and --process_id go together: give all three, or none'),
+    (['--name=x', *processes('nowhere', 2, 0)], '--coordinator=nowhere: write host:port, as in'),
+    (['--name=x', *processes('node:port', 2, 0)], '--coordinator=node:port: write host:port, as in'),
+    (['--name=x', *processes('node:1', 0, 0)], '--num_processes=0: must be at least 1'),
+    (['--name=x', *processes('node:1', 2, 2)], '--process_id=2: of 2 processes, counted from 0, the last is 1'),
+    (['--name=x', *processes('node:1', 2, -1)], '--process_id=-1: of 2 processes, counted from 0, the last is 1'),
+    (['--tune', *processes('node:1', 2, 0)], '2 processes train one run together, and this is 20: give each'),
+    (
+      ['--name=x', '--config.mesh.data=4', *processes('node:1', 3, 0)],
+      'mesh.data=4 and mesh.fsdp=1 make 4 devices, which is not the 6 devices that this run has',
+    ),
+    (['--name=x', *processes('localhost:1', 2, 1)], '--coordinator=localhost:1 could not be reached within 0.1 s'),
   ],
 )
-def test_a_mistake_is_told_in_one_line_and_nothing_is_written(arguments, message, place, capfd):
+def test_a_mistake_is_told_in_one_line_and_nothing_is_written(arguments, message, place, capfd, monkeypatch):
+  monkeypatch.setattr('experiments.processes.PATIENCE', 0.1)
   refused(arguments, message, place, capfd)
 
 

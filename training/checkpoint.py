@@ -35,14 +35,17 @@ class Checkpoints:
   """The checkpoints of one run, by step. A context manager: leaving it waits for the last save, and fails with it.
 
   A folder under the name of its step is whole, or has been damaged since: it is renamed when all is written. Its
-  manifest holds the sha256 of every file, the checksum of every array, and what the run says of itself.
+  manifest holds the sha256 of every file, the checksum of every array, and what the run says of itself. Where several
+  processes train the run, each writes and reads its own part of the arrays, and the first one does the rest.
   """
 
   def __init__(self, directory: Path, keep: int):
     self._directory, self._keep = directory.absolute(), keep  # orbax takes no other
     self._directory.mkdir(parents=True, exist_ok=True)
-    for unfinished in self._directory.glob(f'*{_UNFINISHED}*'):  # a save that was killed
-      shutil.rmtree(unfinished)
+    if jax.process_index() == 0:
+      for unfinished in self._directory.glob(f'*{_UNFINISHED}*'):  # a save that was killed
+        shutil.rmtree(unfinished)
+    self._saved = set(steps_in(self._directory))
     self._thread = ThreadPoolExecutor(1)
     self._pending: Future | None = None
 
@@ -63,7 +66,7 @@ class Checkpoints:
     """
     self.wait()
     step = int(state.step)
-    if step in steps_in(self._directory):
+    if step in self._saved:  # as this process knows; what is in the folder is the first process's to change
       return
     arrays = {name: int(value) for name, value in jax.device_get(array_checksums(state)).items()}
     unfinished = self._directory / f'{step}{_UNFINISHED}'
@@ -72,6 +75,7 @@ class Checkpoints:
         response = ocp.save_checkpointables_async(unfinished, {'state': state})
     except Exception as error:  # whatever orbax may raise
       raise SaveFailed(self._directory / str(step), error) from error
+    self._saved.add(step)
     self._pending = self._thread.submit(self._finish, response, step, {'arrays': arrays, 'about': about})
 
   def wait(self) -> None:
@@ -84,7 +88,8 @@ class Checkpoints:
     """The newest state that is whole; newer ones that are not are deleted then. None where there is no checkpoint.
 
     Args:
-      like: gives the structure, shapes and types (arrays or jax.ShapeDtypeStruct).
+      like: gives the structure, shapes, types and shardings (arrays or jax.ShapeDtypeStruct; one without a sharding
+        goes to one device), which need not be those it was saved with.
       check: is told what a checkpoint says of itself, before it is loaded; raises Damaged if it is of no use, or
         whatever refuses it.
 
@@ -95,14 +100,18 @@ class Checkpoints:
     if found is None:
       return None
     (state, manifest), notes = found
-    for damaged in steps_in(self._directory)[: len(notes)]:
-      shutil.rmtree(self._directory / str(damaged))
+    for damaged in sorted(self._saved, reverse=True)[: len(notes)]:
+      self._saved.remove(damaged)
+      if jax.process_index() == 0:
+        shutil.rmtree(self._directory / str(damaged))
     return Restored(state, manifest['about'], [f'{note}: went on from step {state.step}' for note in notes])
 
   def _finish(self, response: Any, step: int, manifest: Mapping[str, Any]) -> None:
     unfinished = self._directory / f'{step}{_UNFINISHED}'
     try:
       response.result()
+      if jax.process_index() > 0:
+        return
       write_manifest(unfinished, manifest)
       unfinished.rename(self._directory / str(step))
     except Exception as error:
@@ -152,8 +161,10 @@ def load(path: Path, like: State, check: Callable[[About], None] = lambda about:
   path = path.absolute()  # orbax takes no other
   manifest = read_manifest(path)
   check(manifest['about'])
-  placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), like)
+  alone = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  shapes = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or alone), like
+  )
   with _CONTEXT:
     state = ocp.load_checkpointables(path, {'state': shapes})['state']
   for name, value in jax.device_get(array_checksums(state)).items():

@@ -164,6 +164,30 @@ class InspectConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """How many devices a run has, and how they share the work; it decides no number but in its last bits.
+
+  Attributes:
+    data: parts that a batch is split into, the parameters whole in each; -1: all the devices that are left.
+    fsdp: parts that parameters, optimizer state and batch are split into, together; see training/mesh.py.
+  """
+
+  data: int = -1
+  fsdp: int = 1
+
+  def __post_init__(self):
+    check_types(self, 'mesh')
+    check_at_least(self, 'mesh', fsdp=1)
+    if self.data < 1 and self.data != -1:
+      raise ConfigError(f'mesh.data={self.data}: must be at least 1, or -1 for all the devices that are left')
+
+  @property
+  def named(self) -> int:
+    """The devices that are asked for: as many as that, or with data=-1 at least as many."""
+    return max(self.data, 1) * self.fsdp
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
   """All that decides a run. `to_flat` and `from_flat` name each field by its path, as `model.num_layers`."""
 
@@ -172,6 +196,7 @@ class Config:
   optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
   run: RunConfig = dataclasses.field(default_factory=RunConfig)
   inspect: InspectConfig = dataclasses.field(default_factory=InspectConfig)
+  mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
 
   def __post_init__(self):
     if self.model.position == 'learned' and self.data.sequence_length > self.model.num_positions:

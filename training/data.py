@@ -16,6 +16,8 @@ from training.corpus import Corpus, Split, load_corpus
 from training.sources import Batch, Source, Windows
 from training.synthetic import VOCAB_SIZES, Synthetic
 
+ALL = slice(None)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Data:
@@ -102,8 +104,7 @@ def train_batches(
   seed: int,
   start_step: int,
   num_steps: int,
-  process_index: int = 0,
-  process_count: int = 1,
+  own: np.ndarray | slice = ALL,
 ) -> Iterator[Batch]:
   """The batches of steps start_step, start_step + 1, ...: num_steps of them.
 
@@ -117,34 +118,28 @@ def train_batches(
     seed: of the order.
     start_step: the first step, from 0.
     num_steps: how many batches.
-    process_index: which of equal parts of each global batch to give.
-    process_count: the number of parts.
-
-  Raises:
-    ConfigError: if the batch does not divide by the processes.
+    own: the rows of each global batch to give; the others are not looked up.
   """
-  if batch_size % process_count:
-    raise ConfigError(f'run.batch_size={batch_size} must be a multiple of the {process_count} processes')
-  share = batch_size // process_count
-  mine = slice(process_index * share, (process_index + 1) * share)
   order = grain.MapDataset.range(len(data.train)).seed(seed).shuffle().repeat().batch(batch_size)
-  batches = order.map(lambda rows: data.train.batch(rows[mine]))
+  batches = order.map(lambda rows: data.train.batch(rows[own]))
   options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
   with contextlib.closing(iter(batches.to_iter_dataset(options))) as iterator:
     iterator.set_state({'next_index': start_step})
     yield from itertools.islice(iterator, num_steps)
 
 
-def evaluation_batches(source: Source, batch_size: int, sequences: int | None = None) -> Iterator[Batch]:
+def evaluation_batches(
+  source: Source, batch_size: int, sequences: int | None = None, own: np.ndarray | slice = ALL
+) -> Iterator[Batch]:
   """The sequences of a split in order, or this many of them, the same ones always, evenly spread.
 
   The last batch is filled up with sequences of weight 0, so that all have one shape. Means are right when each target
-  counts by its weight.
+  counts by its weight. `own` is as of `train_batches`.
   """
   count = len(source) if sequences is None else min(len(source), sequences)
   chosen = np.arange(count) * len(source) // max(count, 1)
   for start in range(0, count, batch_size):
     rows = chosen[start : start + batch_size]
-    batch = source.batch(np.resize(rows, batch_size))
-    batch['weights_BT'][len(rows) :] = 0
+    batch = source.batch(np.resize(rows, batch_size)[own])
+    batch['weights_BT'][np.arange(batch_size)[own] >= len(rows)] = 0
     yield batch

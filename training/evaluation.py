@@ -8,6 +8,7 @@ import numpy as np
 
 from training.config import Config
 from training.data import Data, evaluation_batches
+from training.mesh import own_rows
 from training.ngrams import unigram_entropy
 from training.programs import Programs, evaluation_size
 from training.sources import Source
@@ -18,7 +19,8 @@ FAILED_TO_LEARN = 0.99  # of the unigram entropy: a loss above it has made no us
 
 def evaluate(config: Config, programs: Programs, params, source: Source, sequences: int | None = None) -> float:
   """Mean loss in nats over the scored tokens of a split, or of `sequences` of it, evenly spread."""
-  batches = evaluation_batches(source, evaluation_size(config), sequences)
+  size = evaluation_size(config, programs.mesh.size)
+  batches = evaluation_batches(source, size, sequences, own_rows(programs.mesh, size))
   sums = jax.device_get([programs.evaluation_step(params, batch) for batch in batches])
   return float(np.sum([nats for nats, _ in sums], dtype=float) / np.sum([scored for _, scored in sums], dtype=float))
 

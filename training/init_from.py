@@ -5,12 +5,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from training import run_directory
 from training.checkpoint import load, steps_in
 from training.config import Config, ConfigError
 from training.digests import Damaged
 from training.files import read_json
+from training.mesh import by_rule
 from training.step import init_state
 
 
@@ -36,8 +38,8 @@ def check_source(config: Config) -> Path:
   return run / 'checkpoints' / str(steps[0])
 
 
-def source_params(config: Config) -> tuple[Any, dict[str, Any]]:
-  """The parameters that config.run.init_from names, and what they are: {'run', 'step', 'sha256'}.
+def source_params(config: Config, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
+  """The parameters that config.run.init_from names, on a mesh, and what they are: {'run', 'step', 'sha256'}.
 
   Raises:
     ConfigError: see `check_source`; also if the checkpoint is damaged.
@@ -45,8 +47,9 @@ def source_params(config: Config) -> tuple[Any, dict[str, Any]]:
   path = check_source(config)
   source = Config.from_flat(read_json(path.parents[1] / 'config.json') or {})
   like = jax.eval_shape(lambda seed: init_state(source, seed), jax.ShapeDtypeStruct((), np.uint32))
+  placed = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), like, by_rule(mesh, like))
   try:
-    state, manifest = load(path, like)
+    state, manifest = load(path, placed)
   except Damaged as error:
     raise ConfigError(f'--init_from={config.run.init_from}: the checkpoint is damaged: {error}') from None
   return state.params, {'run': config.run.init_from, 'step': int(state.step), 'sha256': manifest['sha256']}

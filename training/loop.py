@@ -1,5 +1,6 @@
 """One run, from its config to its result: load, compile, train, evaluate, save."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from training.data import Data, load_for, train_batches
 from training.environment import environment, note_environment
 from training.evaluation import result_of, validate
 from training.files import write_json
+from training.mesh import own_rows
 from training.metrics import named_metrics
 from training.metrics_log import MetricsLog
 from training.programs import Programs, programs_for
@@ -35,6 +37,8 @@ def train(
   stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
   """Trains a run to its end, going on from its newest checkpoint that is whole, if there is one.
+
+  Where several processes train it together, each calls this; the first one alone writes, but for the checkpoints.
 
   Args:
     config: all that decides the run.
@@ -63,20 +67,20 @@ def train(
     if stop():
       raise Stopped
 
-  data = load_for(config)
+  data, writes = load_for(config), jax.process_index() == 0
   run_directory.check(directory, config)
   run_directory.check_text(directory, data.checksum)
-  with run_directory.locked(directory / run_directory.LOCK):
-    run_directory.prepare(directory, config)
+  with run_directory.locked(directory / run_directory.LOCK) if writes else contextlib.nullcontext():
+    if writes:
+      run_directory.prepare(directory, config)
     programs = programs_for(config)
     go_on()
     with Checkpoints(directory / 'checkpoints', config.run.keep_checkpoints) as checkpoints:
       state, about, resumed_at = resume.state_to_go_on_from(config, directory, data, programs, checkpoints, note)
-      changed = note_environment(directory, data.checksum, resumed=resumed_at is not None)
-      if changed:
+      if writes and (changed := note_environment(directory, data.checksum, resumed=resumed_at is not None)):
         note(changed)
-      with MetricsLog(directory, about['log']) as log:
-        if log.note:
+      with MetricsLog(directory, about['log']) if writes else contextlib.nullcontext() as log:
+        if log and log.note:
           note(log.note)
         training = _Training(config, data, programs, checkpoints, log, report, stop, about)
         state = training.run(state)
@@ -86,7 +90,8 @@ def train(
     timing = {'seconds': time.perf_counter() - started, 'tokens_per_second': training.tokens_per_second()}
     origin = {'resumed_at': resumed_at, 'init_from': about['init_from'], 'extended_at': about['extended_at']}
     result = {**labels, **result, **timing, **origin, **environment()}
-    write_json(directory / 'result.json', result)
+    if writes:
+      write_json(directory / 'result.json', result)
   return result
 
 
@@ -99,7 +104,7 @@ class _Training:
     data: Data,
     programs: Programs,
     checkpoints: Checkpoints,
-    log: MetricsLog,
+    log: MetricsLog | None,
     report: Report,
     stop: Callable[[], bool],
     about: About,
@@ -117,7 +122,8 @@ class _Training:
     run, first = self.config.run, int(state.step)
     if has_diverged(self.config, int(state.nonfinite_in_a_row)):  # restored, and its result is not written yet
       return state
-    batches = train_batches(self.data, run.batch_size, self.config.data.seed, first, run.steps - first)
+    own = own_rows(self.programs.mesh, run.batch_size)
+    batches = train_batches(self.data, run.batch_size, self.config.data.seed, first, run.steps - first, own)
     unread = None
     self.clock.start(first)
     for step, batch in enumerate(batches, first + 1):
@@ -147,7 +153,7 @@ class _Training:
       self.report({'step': step, 'steps': self.config.run.steps, 'loss': row['train/loss'], 'tokens_per_second': speed})
     if state is not None and step in self.evaluation_steps and not diverged:
       row |= validate(self.config, self.programs, state.params, self.data)
-    if row:
+    if row and self.log:
       self.log.write(step, row)
     if state is not None and step in self.checkpoint_steps and not diverged:
       self.save(state)
@@ -155,7 +161,7 @@ class _Training:
 
   def save(self, state: State) -> None:
     """Starts writing a checkpoint, the log before it: a checkpoint never tells of lines that are not on the disk."""
-    self.checkpoints.save(state, {**self.about, 'log': self.log.sync()})
+    self.checkpoints.save(state, {**self.about, 'log': self.log.sync()} if self.log else self.about)
 
   def tokens_per_second(self) -> float | None:
     """Tokens trained on a second of training, evaluation and compilation left out; None before the first pause."""

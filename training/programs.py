@@ -6,48 +6,86 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from training.cache import compile_with_cache
 from training.config import Config
+from training.mesh import by_row, by_rule, make_mesh, put_batch, replicated
 from training.sources import Batch
-from training.step import State, init_state, make_evaluation_step, make_train_step
+from training.step import State, init_state, make_evaluation_step, make_train_step, unconstrained
 
 EVALUATION_TOKENS = 2048  # positions in a batch of evaluation: large enough to be quick, small enough for the cache
 
 
 class Programs(NamedTuple):
-  """What runs on the device; see training/step.py."""
+  """What runs on the devices, and where they are; see training/step.py. A batch has this process's rows of it."""
 
+  mesh: Mesh
   init: Callable[[np.uint32], State]
   train_step: Callable[[State, Batch], tuple[State, dict[str, Any]]]
   evaluation_step: Callable[[Any, Batch], tuple[jax.Array, jax.Array]]
 
 
 def programs_for(config: Config) -> Programs:
-  """The programs of a config, compiled if this process has not done so yet for other seeds."""
+  """The programs of a config, compiled if this process has not done so yet for other seeds.
+
+  Raises:
+    ConfigError: if the mesh does not match the devices, or the batch does not divide over them.
+  """
   return _compile(config.replace({'run.init_seed': 0, 'data.seed': 0}))
 
 
-def evaluation_size(config: Config) -> int:
-  """Sequences in a batch of evaluation."""
-  return max(1, EVALUATION_TOKENS // config.data.sequence_length)
+def evaluation_size(config: Config, devices: int = 1) -> int:
+  """Sequences in a batch of evaluation, as many on each device."""
+  return devices * max(1, EVALUATION_TOKENS // (config.data.sequence_length * devices))
+
+
+def train_program(config: Config, mesh: Mesh):
+  """The jitted training step on a mesh, and the shapes of its arguments."""
+  state = _state_shapes(config)
+  where, rows, whole = by_rule(mesh, state), by_row(mesh), replicated(mesh)
+  step = make_train_step(config, _pinned(mesh))
+  jitted = jax.jit(step, in_shardings=(where, rows), out_shardings=(where, whole), donate_argnums=0)
+  return jitted, state, _batch_shapes(config.run.batch_size, config.data.sequence_length)
 
 
 @functools.lru_cache(maxsize=8)
 def _compile(config: Config) -> Programs:
+  mesh = make_mesh(config)
+
   def init(init_seed):
     return init_state(config, init_seed)
 
-  seed = jax.ShapeDtypeStruct((), np.uint32)
-  state = jax.eval_shape(init, seed)
-  length = config.data.sequence_length
-  train_batch = _batch_shapes(config.run.batch_size, length)
-  evaluation_batch = _batch_shapes(evaluation_size(config), length)
-  return Programs(
-    compile_with_cache(jax.jit(init), seed),
-    compile_with_cache(jax.jit(make_train_step(config), donate_argnums=0), state, train_batch),
-    compile_with_cache(jax.jit(make_evaluation_step(config)), state.params, evaluation_batch),
+  state = _state_shapes(config)
+  where, rows, whole = by_rule(mesh, state), by_row(mesh), replicated(mesh)
+  evaluation_step = jax.jit(
+    make_evaluation_step(config, _pinned(mesh)), in_shardings=(where.params, rows), out_shardings=whole
   )
+  evaluation_batch = _batch_shapes(evaluation_size(config, mesh.size), config.data.sequence_length)
+  return Programs(
+    mesh,
+    compile_with_cache(jax.jit(init, out_shardings=where), jax.ShapeDtypeStruct((), np.uint32)),
+    _on_own_rows(mesh, compile_with_cache(*train_program(config, mesh))),
+    _on_own_rows(mesh, compile_with_cache(evaluation_step, state.params, evaluation_batch)),
+  )
+
+
+def _state_shapes(config: Config) -> State:
+  return jax.eval_shape(functools.partial(init_state, config), jax.ShapeDtypeStruct((), np.uint32))
+
+
+def _pinned(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+  """Keeps the stream split by row, where there is more than one device; see model.apply."""
+  if mesh.size == 1:
+    return unconstrained
+  return functools.partial(jax.lax.with_sharding_constraint, shardings=by_row(mesh))
+
+
+def _on_own_rows(mesh: Mesh, program: Callable) -> Callable:
+  """A compiled program, given this process's rows of the batch that is its second argument."""
+  if jax.process_count() == 1:
+    return program
+  return lambda state, batch: program(state, put_batch(mesh, batch))
 
 
 def _batch_shapes(batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

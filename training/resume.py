@@ -43,7 +43,7 @@ def state_to_go_on_from(
   if restored is None:
     about: dict[str, Any] = {'run': run, 'log': NOTHING, 'init_from': None, 'extended_at': []}
     if config.run.init_from:
-      params, about['init_from'] = source_params(config)
+      params, about['init_from'] = source_params(config, programs.mesh)
       state = dataclasses.replace(state, params=params)
     return state, about, None
   for text in restored.notes:

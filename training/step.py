@@ -13,6 +13,7 @@ from training.config import Config
 from training.optimizer import make_optimizer, make_schedule
 
 Batch = dict[str, jax.Array]  # inputs_BT and targets_BT (int32), weights_BT (float32; 0: not scored)
+Constrain = Callable[[jax.Array], jax.Array]  # see model.apply
 MOST_SKIPPED = 10  # updates in a row, with on_nonfinite=skip
 
 
@@ -52,7 +53,14 @@ def init_state(config: Config, init_seed: jax.Array) -> State:
   )
 
 
-def weighted_loss(config: Config, params, batch: Batch, taps, dropout_key=None, scored=None, observe=False):
+def unconstrained(x_BTD: jax.Array) -> jax.Array:
+  """The stream, wherever it lies."""
+  return x_BTD
+
+
+def weighted_loss(
+  config: Config, params, batch: Batch, taps, dropout_key=None, scored=None, observe=False, constrain=unconstrained
+):
   """Mean cross-entropy in nats over the scored tokens of a batch.
 
   Args:
@@ -64,17 +72,18 @@ def weighted_loss(config: Config, params, batch: Batch, taps, dropout_key=None, 
     scored: what the summed nats are divided by; None: the scored tokens of the batch. For a part of a batch it is
       those of the whole, so that losses, gradients and the taps' products of the parts add up to those of the whole.
     observe: whether the blocks tell of more than the size of the stream.
+    constrain: where the stream lies; see model.apply.
 
   Returns:
     The loss, and (number of scored tokens, what the blocks saw).
   """
-  logits_BTV, seen = model.apply(config.model, params, batch['inputs_BT'], taps, dropout_key, observe)
+  logits_BTV, seen = model.apply(config.model, params, batch['inputs_BT'], taps, dropout_key, observe, constrain)
   nats_BT = optax.softmax_cross_entropy_with_integer_labels(logits_BTV, batch['targets_BT'])
   own = jnp.sum(batch['weights_BT'])
   return jnp.sum(nats_BT * batch['weights_BT']) / jnp.maximum(own if scored is None else scored, 1), (own, seen)
 
 
-def loss_and_gradients(config: Config, params, batch: Batch, taps, dropout_key=None):
+def loss_and_gradients(config: Config, params, batch: Batch, taps, dropout_key=None, constrain=unconstrained):
   """The loss of a batch, its gradients, and what the blocks saw, the batch taken in `accumulate` parts.
 
   Returns:
@@ -87,7 +96,7 @@ def loss_and_gradients(config: Config, params, batch: Batch, taps, dropout_key=N
 
   def part(batch, key):
     def loss_of(params, taps):
-      loss, (_, seen) = weighted_loss(config, params, batch, taps, key, scored, observe)
+      loss, (_, seen) = weighted_loss(config, params, batch, taps, key, scored, observe, constrain)
       return loss, seen
 
     (loss, seen), gradients = jax.value_and_grad(loss_of, (0, 1), has_aux=True)(params, taps)
@@ -117,8 +126,10 @@ def _accumulate(part, batch: Batch, dropout_key, count: int):
   return total, {kind: jax.tree.map(lambda x, f=f: f(x, 0), seen[kind]) for kind, f in of_the_whole.items()}
 
 
-def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dict[str, Any]]]:
-  """A step: (state, batch) -> (state, metrics). Pure; jit it with the state donated.
+def make_train_step(
+  config: Config, constrain: Constrain = unconstrained
+) -> Callable[[State, Batch], tuple[State, dict[str, Any]]]:
+  """A step: (state, batch) -> (state, metrics). Pure; jit it with the state donated; for `constrain` see model.apply.
 
   A step whose loss, gradient or update is not finite keeps the old parameters and optimizer state, and counts. Once
   there are so many in a row that the run has diverged, nothing moves any more, whoever goes on calling.
@@ -138,7 +149,7 @@ def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dic
     key = jax.random.fold_in(jax.random.key(state.init_seed), state.step) if config.model.dropout else None
     positions = config.data.sequence_length if level == 'full' else None
     taps = None if level == 'off' else model.zero_taps(config.model, positions)
-    loss, gradient, stream_gradient, seen = loss_and_gradients(config, state.params, batch, taps, key)
+    loss, gradient, stream_gradient, seen = loss_and_gradients(config, state.params, batch, taps, key, constrain)
     norm = optax.tree.norm(gradient)
     updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
     update_norm = optax.tree.norm(updates)
@@ -180,11 +191,13 @@ def make_train_step(config: Config) -> Callable[[State, Batch], tuple[State, dic
   return train_step
 
 
-def make_evaluation_step(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, jax.Array]]:
+def make_evaluation_step(
+  config: Config, constrain: Constrain = unconstrained
+) -> Callable[[Any, Batch], tuple[jax.Array, jax.Array]]:
   """(params, batch) -> (summed nats, number of scored tokens); no dropout."""
 
   def evaluation_step(params, batch: Batch):
-    loss, (scored, _) = weighted_loss(config, params, batch, None)
+    loss, (scored, _) = weighted_loss(config, params, batch, None, constrain=constrain)
     return loss * scored, scored
 
   return evaluation_step

@@ -1,1 +1,1 @@
-"""What a training step costs on this machine: see __main__.py for the commands, experiments/benchmark.md for findings."""
+"""What a training step costs on this machine: __main__.py has the commands, benchmark.md what was found."""

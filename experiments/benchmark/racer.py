@@ -1,7 +1,7 @@
 """A racer of BlockLab's: training steps, or large matrix products. Started by racing.py, told in JSON what to do.
 
-  {"config": {"model.num_layers": 12, ...}, "core": 0}       training steps of this config, on its mesh
-  {"product": 2048, "core": null}                            products of float32 matrices of this size
+{"config": {"model.num_layers": 12, ...}, "core": 0}       training steps of this config, on its mesh
+{"product": 2048, "core": null}                            products of float32 matrices of this size
 """
 
 import json

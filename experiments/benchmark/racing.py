@@ -83,12 +83,12 @@ class _Team:
     self._processes = [
       subprocess.Popen(
         [sys.executable, '-P', '-m', entry.module, json.dumps({**entry.work, 'core': core})],
-        env=os.environ | {'PYTHONPATH': path} | entry.environment,
+        env={**os.environ, 'PYTHONPATH': path, **entry.environment},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
       )
       for core in entry.cores
     ]  # fmt: skip
-    self.about = [json.loads(self._answer(process)) for process in self._processes][0]  # ready one entry at a time
+    self.about, *_ = [json.loads(self._answer(process)) for process in self._processes]
 
   def warm_up(self) -> None:
     self.step(1)

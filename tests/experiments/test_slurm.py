@@ -187,7 +187,7 @@ def train(tmp_path, monkeypatch):
   (run,) = planned(tmp_path, only={})
 
   def train(*numbers: int, failed: bool = False) -> None:
-    def execute(runs, places, display, grace):
+    def execute(runs, places, display, *, grace):
       for number in numbers:
         os.kill(os.getpid(), number)
       return sweep.Outcome(list(runs) if failed else [], stopped=bool(numbers))

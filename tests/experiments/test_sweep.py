@@ -14,8 +14,9 @@ from experiments import plan, results, signals, sweep
 from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.machine import CPU_MALLOC, Place, worker_places
+from experiments.processes import Processes
 from training.checkpoint import load, steps_in
-from training.config import Config, ConfigError
+from training.config import Config, ConfigError, MeshConfig
 from training.digests import read_manifest
 from training.files import read_json
 from training.step import init_state
@@ -90,7 +91,7 @@ def stop(runs, places, grace=sweep.GRACE):
   earlier = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
   try:
     with Display(Console(file=output, width=100), len(runs), 0) as display:
-      assert sweep.execute(runs, places, display, grace) == ([], True)
+      assert sweep.execute(runs, places, display, grace=grace) == ([], True)
   finally:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == earlier
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -180,13 +181,37 @@ def test_on_a_cpu_each_worker_has_a_core_and_a_heap_that_stays(monkeypatch):
   assert worker_places(3, whole_machine=True) == [Place(None, {'GLIBC_TUNABLES': CPU_MALLOC})]
 
 
+@pytest.mark.parametrize(
+  ('mesh', 'processes', 'xla_flags', 'simulated', 'devices'),
+  [
+    (MeshConfig(), 1, '', None, 1),
+    (MeshConfig(data=2), 1, '', '2', 2),
+    (MeshConfig(fsdp=8), 1, '', '8', 8),
+    (MeshConfig(data=2, fsdp=4), 2, '', '4', 4),
+    (MeshConfig(), 1, '--xla_force_host_platform_device_count=4', None, 4),
+    (MeshConfig(data=2), 1, '--xla_force_host_platform_device_count=4', None, 4),
+    (MeshConfig(data=8), 1, '--xla_force_host_platform_device_count=4', '8', 8),
+  ],
+)
+def test_a_run_on_a_cpu_has_as_many_devices_as_its_mesh_names(
+  mesh, processes, xla_flags, simulated, devices, monkeypatch
+):
+  monkeypatch.setenv('XLA_FLAGS', xla_flags)
+  (place,) = worker_places(0, True, mesh, Processes('localhost:1', processes, 0))
+  assert (place.environment.get('JAX_NUM_CPU_DEVICES'), place.devices) == (simulated, devices)
+
+
 def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   monkeypatch.setattr('experiments.machine._accelerators', lambda: ('gpu', 4))
   devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(0, whole_machine=False)]
   assert devices == ['0', '1', '2', '3']
   assert [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(2, whole_machine=False)] == ['0', '1']
-  assert worker_places(0, whole_machine=True) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0'})]
+  assert worker_places(0, whole_machine=True) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0,1,2,3'}, 4)]
+  assert worker_places(0, True, MeshConfig(data=2)) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0,1'}, 2)]
+  assert worker_places(0, True, MeshConfig(fsdp=8)) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0,1,2,3'}, 4)]
+  of_slurm = Processes('localhost:1', 4, 0, one_device=True)
+  assert worker_places(0, True, MeshConfig(), of_slurm) == [Place(None, {})]
   two_a_gpu = [place.environment for place in worker_places(7, whole_machine=False)]
   assert [environment['CUDA_VISIBLE_DEVICES'] for environment in two_a_gpu] == [*'0123012']
   assert {environment['XLA_PYTHON_CLIENT_MEM_FRACTION'] for environment in two_a_gpu} == {'0.45'}
@@ -203,7 +228,7 @@ def test_on_a_tpu_host_each_worker_has_a_chip(monkeypatch):
     assert [environment['TPU_VISIBLE_CHIPS'] for environment in environments] == [*chips]
     assert {environment['TPU_CHIPS_PER_PROCESS_BOUNDS'] for environment in environments} == {'1,1,1'}
     assert {environment['TPU_PROCESS_BOUNDS'] for environment in environments} == {'1,1,1'}
-  assert worker_places(0, whole_machine=True) == [Place(None, {})]
+  assert worker_places(0, whole_machine=True) == [Place(None, {}, 4)]
   monkeypatch.setenv('TPU_VISIBLE_CHIPS', '2,3')
   monkeypatch.setattr('experiments.machine._accelerators', lambda: ('tpu', 2))
   chips = [place.environment['TPU_VISIBLE_CHIPS'] for place in worker_places(0, whole_machine=False)]

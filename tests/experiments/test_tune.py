@@ -60,8 +60,8 @@ def conducted(monkeypatch):
   """What `conduct` was asked for, instead of doing it."""
   asked = []
 
-  def record(experiment, runs, workers, console, command, extend, tuning):
-    conduct.check_directories(runs, extend)
+  def record(experiment, runs, launcher, console, command, extend, tuning, joins):
+    conduct.check_directories(runs, extend, joins)
     asked.append((list(runs), tuning))
     return 0
 

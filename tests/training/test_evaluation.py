@@ -11,6 +11,7 @@ from model.config import ModelConfig
 from training import evaluation
 from training.config import Config, DataConfig, RunConfig
 from training.data import Data
+from training.mesh import make_mesh
 from training.programs import Programs, evaluation_size
 from training.sources import Source
 from training.step import State, has_diverged, make_evaluation_step
@@ -50,7 +51,7 @@ class Counting:
 
 
 def programs_with(evaluation_step) -> Programs:
-  return Programs(init=None, train_step=None, evaluation_step=evaluation_step)  # type: ignore[arg-type]
+  return Programs(make_mesh(CONFIG), init=None, train_step=None, evaluation_step=evaluation_step)  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from training.config import (
   ConfigError,
   DataConfig,
   InspectConfig,
+  MeshConfig,
   OptimizerConfig,
   RunConfig,
   known_paths,
@@ -61,6 +62,8 @@ REFUSED = [
   ({'run.checkpoint_every': -1}, 'run.checkpoint_every=-1: must be at least 0'),
   ({'run.keep_checkpoints': 0}, 'run.keep_checkpoints=0: must be at least 1'),
   ({'inspect.level': 'all'}, "inspect.level='all': must be one of off, norms, full"),
+  ({'mesh.data': 0}, 'mesh.data=0: must be at least 1, or -1 for all the devices that are left'),
+  ({'mesh.fsdp': 0}, 'mesh.fsdp=0: must be at least 1'),
   ({'model.num_layers': 0}, 'model.num_layers=0: must be at least 1'),
   (
     {'model.position': 'learned', 'model.num_positions': 32},
@@ -115,7 +118,7 @@ def test_an_integer_will_do_for_a_float():
 
 
 def test_a_config_cannot_be_changed():
-  for section in (Config(), ModelConfig(), DataConfig(), OptimizerConfig(), RunConfig(), InspectConfig()):
+  for section in (Config(), ModelConfig(), DataConfig(), OptimizerConfig(), RunConfig(), InspectConfig(), MeshConfig()):
     name = dataclasses.fields(section)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
       setattr(section, name, getattr(section, name))
@@ -161,7 +164,7 @@ def test_flat_dicts_and_configs_are_the_same_thing(changes, more):
 
 def test_the_paths_are_those_of_the_sections():
   sections = {'model': ModelConfig, 'data': DataConfig, 'optimizer': OptimizerConfig, 'run': RunConfig}
-  sections['inspect'] = InspectConfig
+  sections |= {'inspect': InspectConfig, 'mesh': MeshConfig}
   expected = [f'{name}.{field}' for name, section in sections.items() for field in section.__dataclass_fields__]
   assert list(known_paths()) == expected
   assert list(Config().to_flat()) == expected

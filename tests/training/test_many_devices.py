@@ -1,0 +1,25 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name('eight_devices.py')
+
+
+@pytest.mark.slow
+def test_eight_devices_do_what_one_does(tmp_path):
+  environment = os.environ | {'JAX_NUM_CPU_DEVICES': '8', 'PYTHONPATH': str(SCRIPT.parents[2])}
+  command = [sys.executable, str(SCRIPT), str(tmp_path)]
+  ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+  assert ended.returncode == 0, ended.stderr
+  found = json.loads(ended.stdout)
+  for mesh, distances in found['agreement'].items():
+    for what, distance in distances.items():
+      assert distance < 1e-5, (mesh, what)
+  assert found['same bits'] == {'initial values': True, 'on one device': True, 'on four devices': True}
+  compiled = found['compiled']
+  assert compiled['bytes a device'] <= 1.05 * compiled['bytes'] / 8
+  assert compiled['collective'] <= compiled['kernel']  # of one layer; embedding and head are smaller here

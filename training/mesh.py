@@ -1,0 +1,96 @@
+"""The devices of a run: a mesh with the axes `data` and `fsdp`, and what lies where on it.
+
+A batch is split over both axes. Parameters and optimizer state are split over `fsdp`, and a layer's are gathered where
+it computes (Rajbhandari et al. 2020, stage 3; Zhao et al. 2023).
+"""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from training.config import Config, ConfigError
+
+AXES = ('data', 'fsdp')
+
+
+def mesh_shape(config: Config, devices: int, processes: int = 1) -> tuple[int, int]:
+  """The sizes of `data` and `fsdp`.
+
+  Args:
+    config: mesh, batch size and accumulation.
+    devices: there are, in all processes. A single process may leave some idle.
+    processes: that train the run together.
+
+  Raises:
+    ConfigError: if the mesh does not match the devices, or the batch does not divide over them.
+  """
+  mesh, accumulate = config.mesh, config.optimizer.accumulate
+  there = f'the {f"{devices} devices" if devices > 1 else "one device"} that this run has'
+  if mesh.data == -1 and devices % mesh.fsdp:
+    raise ConfigError(f'mesh.fsdp={mesh.fsdp} does not divide {there}')
+  if mesh.named > devices or (processes > 1 and mesh.data != -1 and mesh.named != devices):
+    raise ConfigError(
+      f'mesh.data={mesh.data} and mesh.fsdp={mesh.fsdp} make {mesh.named} devices, which is not {there}: '
+      'mesh.data=-1 takes what is there'
+    )
+  data = devices // mesh.fsdp if mesh.data == -1 else mesh.data
+  parts = data * mesh.fsdp
+  if config.run.batch_size % (parts * accumulate):
+    in_parts = f', taken in optimizer.accumulate={accumulate} parts,' if accumulate > 1 else ''
+    raise ConfigError(
+      f'run.batch_size={config.run.batch_size}{in_parts} does not divide over {parts} devices (mesh.data={data}, '
+      f'mesh.fsdp={mesh.fsdp}): make it a multiple of {parts * accumulate}'
+    )
+  return data, mesh.fsdp
+
+
+def make_mesh(config: Config) -> Mesh:
+  """The mesh of a run, over the devices of all processes; for errors see `mesh_shape`."""
+  shape = mesh_shape(config, jax.device_count(), jax.process_count())
+  return jax.make_mesh(shape, AXES, (AxisType.Auto, AxisType.Auto), devices=jax.devices()[: shape[0] * shape[1]])
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """Whole on every device."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def by_row(mesh: Mesh) -> NamedSharding:
+  """The first axis of an array, that of the batch, split over all devices."""
+  return NamedSharding(mesh, PartitionSpec(AXES))
+
+
+def by_rule(mesh: Mesh, tree: Any) -> Any:
+  """The sharding of every leaf of a state, or of a part of it: see `partition`."""
+  parts = mesh.shape['fsdp']
+  return jax.tree.map_with_path(lambda path, leaf: NamedSharding(mesh, partition(path, leaf.shape, parts)), tree)
+
+
+def partition(path, shape: tuple[int, ...], parts: int) -> PartitionSpec:
+  """Matrices are split along their largest dimension that divides, never the layer axis; vectors are on every device.
+
+  Args:
+    path: of the leaf; one with the key `blocks` on it has a leading layer axis.
+    shape: of the leaf.
+    parts: of the axis `fsdp`.
+  """
+  first = 1 if any(getattr(key, 'key', None) == 'blocks' for key in path) else 0
+  dividing = [axis for axis in range(first, len(shape)) if shape[axis] % parts == 0]
+  if parts == 1 or len(shape) - first < 2 or not dividing:
+    return PartitionSpec()
+  largest = max(dividing, key=lambda axis: shape[axis])
+  return PartitionSpec(*[None] * largest, 'fsdp')
+
+
+def own_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+  """Which rows of a global batch lie on the devices of this process."""
+  slices = by_row(mesh).addressable_devices_indices_map((batch_size,)).values()
+  return np.unique(np.concatenate([np.arange(batch_size)[rows] for rows in slices]))
+
+
+def put_batch(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+  """A global batch, from this process's rows of it."""
+  return jax.tree.map(functools.partial(jax.make_array_from_process_local_data, by_row(mesh)), batch)
