@@ -35,8 +35,10 @@ class Trainer:
   def __init__(self):
     self.trained: list[str] = []
 
-  def __call__(self, runs: Sequence[plan.Run], launcher: Launcher, console, extend: bool = False) -> Trained:
-    plan.check_directories(runs, extend)
+  def __call__(
+    self, runs: Sequence[plan.Run], launcher: Launcher, console, extend: bool = False, joins: bool = False
+  ) -> Trained:
+    plan.check_directories(runs, extend, joins)
     todo = sweep.unfinished(runs)
     for run in todo:
       variant, rate = run.variant.partition('/')[0], run.config.optimizer.learning_rate
