@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import jax
+from absl import logging
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -17,10 +18,7 @@ from experiments.plan import Run
 from training.mesh import make_mesh, mesh_shape
 from training.programs import train_program
 
-COLUMNS = (
-  'variant', 'data x fsdp', 'parameters', 'GFLOPs a step',
-  'parameters MB', 'optimizer MB', 'temporaries MB', 'total MB',
-)  # fmt: skip
+COLUMNS = ('mesh', 'parameters', 'GFLOPs a step', 'parameters MB', 'optimizer MB', 'temporaries MB', 'total MB')
 
 
 def estimate(runs: Sequence[Run], console: Console) -> int:
@@ -34,10 +32,12 @@ def estimate(runs: Sequence[Run], console: Console) -> int:
   if largest.named > there:
     jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_num_cpu_devices', max(largest.named, there))
-  title = Text(f'a training step, compiled for {jax.default_backend()}; MB are of one device')
+  logging.set_verbosity(logging.WARNING)  # JAX tells of every kind of device that is not there
+  title = Text(f'a training step, compiled for {jax.default_backend()}; mesh: data x fsdp; MB: of one device')
   table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, pad_edge=False)
+  table.add_column('variant')
   for column in COLUMNS:
-    table.add_column(column, justify='left' if column == 'variant' else 'right')
+    table.add_column(column, justify='right')
   for run in runs:
     if run.seed == runs[0].seed:
       table.add_row(run.variant, *_row(run, max(run.config.mesh.named, there)))

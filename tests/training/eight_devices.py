@@ -29,8 +29,7 @@ CONFIG = Config(
 MESHES = {
   'data 8': {'mesh.data': 8},
   'fsdp 8': {'mesh.fsdp': 8},
-  'data 2 x fsdp 4': {'mesh.fsdp': 4},
-  'in two parts': {'mesh.fsdp': 4, 'optimizer.accumulate': 2},
+  'data 2 x fsdp 4, each batch in two parts': {'mesh.fsdp': 4, 'optimizer.accumulate': 2},
 }
 LARGE = CONFIG.replace({'model.d_model': 128, 'model.num_layers': 6, 'model.vocab_size': 256, 'mesh.fsdp': 8})
 QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
