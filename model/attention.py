@@ -1,7 +1,6 @@
 """The attention branch: each position reads others, through several heads."""
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from model import attention_kernels
@@ -26,7 +25,7 @@ class Attention(nnx.Module):
     self.config = config
 
   def queries_keys_values(self, x_BTD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What enters the product: q, k and v, each (B, T, H, K), normed, turned, and shared within each group."""
+    """What enters the product, normed and turned: q (B, T, H, K); k and v, which may have fewer heads."""
     config = self.config
     heads = (*x_BTD.shape[:2], -1, config.key_width)
     projected = apply_side_by_side(x_BTD, self.query, self.key, self.value)
@@ -35,9 +34,6 @@ class Attention(nnx.Module):
       q_BTHK, k_BTHK = self.query_norm(q_BTHK), self.key_norm(k_BTHK)
     if config.position == 'rotary':
       q_BTHK, k_BTHK = rotate(q_BTHK), rotate(k_BTHK)
-    if config.kv_heads < config.num_heads:
-      group = config.num_heads // config.kv_heads
-      k_BTHK, v_BTHK = jnp.repeat(k_BTHK, group, 2), jnp.repeat(v_BTHK, group, 2)
     return q_BTHK.astype(config.dtype), k_BTHK.astype(config.dtype), v_BTHK
 
   def __call__(self, x_BTD: jax.Array, dropout_key: jax.Array | None = None) -> jax.Array:

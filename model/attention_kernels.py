@@ -1,7 +1,10 @@
 """softmax(q k^T / sqrt(K)) v by definition, and the one place that chooses what computes it.
 
-All take q (B, T, H, K) and k, v (B, S, H, K) with S = T and give (B, T, H, K) in q's dtype; softmax in float32.
+All take q (B, T, H, K) and k, v (B, S, H, K) with S = T, of which k and v may have fewer heads, each shared by a group
+of query heads, and give (B, T, H, K) in q's dtype; softmax in float32.
 """
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,7 @@ from model.blocked_attention import BLOCK, blocked_attention
 
 def attention_logits(q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool, first_query: int = 0) -> jax.Array:
   """Scores q k^T / sqrt(K) in float32, (B, H, T, S); -inf where query first_query + t may not see key s."""
+  k_BSHK = _for_each_query_head(k_BSHK, q_BTHK)
   logits_BHTS = jnp.einsum('BTHK,BSHK->BHTS', q_BTHK, k_BSHK, preferred_element_type=jnp.float32)
   logits_BHTS = logits_BHTS / q_BTHK.shape[-1] ** 0.5
   if causal:
@@ -30,6 +34,7 @@ def plain_attention(q_BTHK, k_BSHK, v_BSHK, causal: bool, dropout: float = 0.0, 
   if key is not None:
     kept = jax.random.bernoulli(key, 1 - dropout, weights_BHTS.shape)
     weights_BHTS = jnp.where(kept, weights_BHTS / (1 - dropout), 0)
+  v_BSHK = _for_each_query_head(v_BSHK, q_BTHK)
   return jnp.einsum('BHTS,BSHK->BTHK', weights_BHTS.astype(v_BSHK.dtype), v_BSHK)
 
 
@@ -55,7 +60,22 @@ def attention_statistics(q_BTHK, k_BSHK, causal: bool) -> tuple[jax.Array, jax.A
 
 
 def attention(q_BTHK, k_BSHK, v_BSHK, causal: bool) -> jax.Array:
-  """Attention by the kernel that suits the backend: blocks of queries on a CPU, JAX's own on GPU and TPU."""
+  """Attention by what suits the device: blocks on a CPU, cuDNN's kernel where it can, XLA's own form elsewhere."""
   if jax.default_backend() == 'cpu':
+    k_BSHK, v_BSHK = (_for_each_query_head(x_BSHK, q_BTHK) for x_BSHK in (k_BSHK, v_BSHK))
     return blocked_attention(q_BTHK, k_BSHK, v_BSHK, causal)
-  return jax.nn.dot_product_attention(q_BTHK, k_BSHK, v_BSHK, is_causal=causal)
+  implementation: Literal['cudnn', 'xla'] = 'cudnn' if _cudnn_takes(q_BTHK) else 'xla'
+  return jax.nn.dot_product_attention(q_BTHK, k_BSHK, v_BSHK, is_causal=causal, implementation=implementation)
+
+
+def _cudnn_takes(q_BTHK) -> bool:
+  """Whether cuDNN has a fused kernel: bfloat16, heads of a multiple of 8 up to 128, an NVIDIA GPU since Ampere."""
+  capability = str(getattr(jax.devices()[0], 'compute_capability', ''))  # 8.0 on an A100; gfx90a on one of AMD's
+  major, _, minor = capability.partition('.')
+  recent = major.isdecimal() and minor.isdecimal() and int(major) >= 8
+  return recent and q_BTHK.dtype == jnp.bfloat16 and q_BTHK.shape[-1] % 8 == 0 and q_BTHK.shape[-1] <= 128
+
+
+def _for_each_query_head(x_BSHK, q_BTHK):
+  """Keys or values repeated within each group of query heads (Ainslie et al. 2023)."""
+  return jnp.repeat(x_BSHK, q_BTHK.shape[2] // x_BSHK.shape[2], 2)

@@ -1,5 +1,6 @@
 import math
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +54,42 @@ def test_the_form_for_accelerators_by_hand(causal, gpu):
   out = quick_jit(lambda *qkv: attention(*qkv, causal))(*qkv)
   assert len(gpu) == 1
   assert distance(out, reference_attention(*qkv, causal)) < 2e-6
+
+
+@pytest.mark.parametrize('kernel', [plain_attention, attention])
+@pytest.mark.parametrize('backend', ['cpu', 'gpu'])
+def test_groups_of_query_heads_share_keys_and_values(kernel, backend, request):
+  if backend == 'gpu':
+    request.getfixturevalue('gpu')
+  q, k, v = operands((2, 65, 6, 8))
+  few_k, few_v = k[:, :, :2], v[:, :, :2]
+  out = quick_jit(lambda *qkv: kernel(*qkv, True))(q, few_k, few_v)
+  shared = [few_k[:, :, head // 3] for head in range(6)], [few_v[:, :, head // 3] for head in range(6)]
+  assert distance(out, reference_attention(q, *(jnp.stack(heads, 2) for heads in shared), True)) < 2e-6
+
+
+@pytest.mark.parametrize(
+  ('capability', 'dtype', 'width', 'takes'),
+  [
+    ('9.0', 'bfloat16', 64, True),
+    ('8.0', 'bfloat16', 128, True),
+    ('7.5', 'bfloat16', 64, False),
+    ('gfx90a', 'bfloat16', 64, False),
+    (None, 'bfloat16', 64, False),
+    ('9.0', 'float32', 64, False),
+    ('9.0', 'bfloat16', 60, False),
+    ('9.0', 'bfloat16', 136, False),
+  ],
+)
+def test_cudnn_has_what_it_can_compute_and_no_more(capability, dtype, width, takes, monkeypatch):
+  asked = []
+  device = SimpleNamespace() if capability is None else SimpleNamespace(compute_capability=capability)
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(jax, 'devices', lambda: [device])
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', lambda *qkv, **kwargs: asked.append(kwargs))
+  q = jnp.zeros((1, 8, 2, width), dtype)
+  attention(q, q, q, True)
+  assert asked == [{'is_causal': True, 'implementation': 'cudnn' if takes else 'xla'}]
 
 
 def gradients(kernels, qkv, causal):
