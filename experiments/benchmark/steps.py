@@ -13,7 +13,7 @@ from experiments.benchmark.table import new_table
 from training.config import Config, ConfigError
 
 PRODUCT = 2048  # the side of the matrices whose product is the peak
-ENVIRONMENT = {'GLIBC_TUNABLES': machine.CPU_MALLOC}  # as runs have it; PyTorch has the same
+ENVIRONMENT = machine.CPU_ENVIRONMENT  # as runs have it; PyTorch has the same heap
 PEERS = {'torch.nn.TransformerEncoder': 'encoder', 'x-transformers': 'x_transformers'}
 
 
