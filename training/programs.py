@@ -49,6 +49,14 @@ def train_program(config: Config, mesh: Mesh):
   return jitted, state, _batch_shapes(config.run.batch_size, config.data.sequence_length)
 
 
+def evaluation_program(config: Config, mesh: Mesh):
+  """The jitted evaluation step on a mesh, and the shapes of its arguments."""
+  params = _state_shapes(config).params
+  step = make_evaluation_step(config, _pinned(mesh))
+  jitted = jax.jit(step, in_shardings=(by_rule(mesh, params), by_row(mesh)), out_shardings=replicated(mesh))
+  return jitted, params, _batch_shapes(evaluation_size(config, mesh.size), config.data.sequence_length)
+
+
 @functools.lru_cache(maxsize=8)
 def _compile(config: Config) -> Programs:
   mesh = make_mesh(config)
@@ -56,17 +64,12 @@ def _compile(config: Config) -> Programs:
   def init(init_seed):
     return init_state(config, init_seed)
 
-  state = _state_shapes(config)
-  where, rows, whole = by_rule(mesh, state), by_row(mesh), replicated(mesh)
-  evaluation_step = jax.jit(
-    make_evaluation_step(config, _pinned(mesh)), in_shardings=(where.params, rows), out_shardings=whole
-  )
-  evaluation_batch = _batch_shapes(evaluation_size(config, mesh.size), config.data.sequence_length)
+  where = by_rule(mesh, _state_shapes(config))
   return Programs(
     mesh,
     compile_with_cache(jax.jit(init, out_shardings=where), jax.ShapeDtypeStruct((), np.uint32)),
-    _on_own_rows(mesh, compile_with_cache(*train_program(config, mesh))),
-    _on_own_rows(mesh, compile_with_cache(evaluation_step, state.params, evaluation_batch)),
+    on_own_rows(mesh, compile_with_cache(*train_program(config, mesh))),
+    on_own_rows(mesh, compile_with_cache(*evaluation_program(config, mesh))),
   )
 
 
@@ -81,11 +84,21 @@ def _pinned(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
   return functools.partial(jax.lax.with_sharding_constraint, shardings=by_row(mesh))
 
 
-def _on_own_rows(mesh: Mesh, program: Callable) -> Callable:
-  """A compiled program, given this process's rows of the batch that is its second argument."""
-  if jax.process_count() == 1:
+def on_own_rows(mesh: Mesh, program: Callable) -> Callable:
+  """A compiled program, given this process's rows of the batch that is its second argument.
+
+  The devices of a CPU share its threads. Programs in flight there may each hold what another one's all-reduce waits
+  for, until XLA gives up after 40 s; so they are taken one by one.
+  """
+  if mesh.size == 1:
     return program
-  return lambda state, batch: program(state, put_batch(mesh, batch))
+  alone, one_by_one = jax.process_count() == 1, jax.default_backend() == 'cpu'
+
+  def run(state, batch):
+    result = program(state, batch if alone else put_batch(mesh, batch))
+    return jax.block_until_ready(result) if one_by_one else result
+
+  return run
 
 
 def _batch_shapes(batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

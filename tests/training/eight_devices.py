@@ -17,7 +17,8 @@ from training import programs
 from training.checkpoint import Checkpoints
 from training.config import Config, DataConfig, OptimizerConfig, RunConfig
 from training.data import load_for, train_batches
-from training.mesh import by_rule, make_mesh
+from training.evaluation import evaluate
+from training.mesh import by_rule, make_mesh, replicated
 from training.step import init_state
 
 CONFIG = Config(
@@ -82,6 +83,19 @@ def agreement() -> dict[str, dict[str, float]]:
   return found
 
 
+def held_out() -> float:
+  """How far the mean loss of a whole split, many small batches, is from that on one device."""
+  config = CONFIG.replace({'data.task': 'kjv', 'model.vocab_size': 256, 'data.sequence_length': 8})
+  losses = []
+  for changes in ({'mesh.data': 1}, {'mesh.data': 8}):
+    mesh = make_mesh(config.replace(changes))
+    step = programs.on_own_rows(mesh, compile_quickly(*programs.evaluation_program(config, mesh)))
+    made = programs.Programs(mesh, start, start, step)
+    params = jax.device_put(start(config.replace({'mesh.data': 1})).params, replicated(mesh))
+    losses.append(evaluate(config, made, params, load_for(config).test, 16 * 2048))
+  return abs(losses[1] / losses[0] - 1)
+
+
 def bits(state) -> bytes:
   return b''.join(leaf.tobytes() for leaf in jax.tree.leaves(jax.device_get(state)))
 
@@ -124,4 +138,13 @@ def compiled() -> dict[str, float]:
 
 
 if __name__ == '__main__':
-  print(json.dumps({'agreement': agreement(), 'same bits': same_bits(Path(sys.argv[1])), 'compiled': compiled()}))
+  print(
+    json.dumps(
+      {
+        'agreement': agreement(),
+        'held out': held_out(),
+        'same bits': same_bits(Path(sys.argv[1])),
+        'compiled': compiled(),
+      }
+    )
+  )

@@ -118,8 +118,8 @@ def spoil(monkeypatch):
   """Makes the loss of these steps NaN."""
   bad: set[int] = set()
 
-  def spoiled(data, batch_size, seed, start_step, num_steps):
-    for step, batch in enumerate(train_batches(data, batch_size, seed, start_step, num_steps), start_step + 1):
+  def spoiled(data, batch_size, seed, start_step, num_steps, own):
+    for step, batch in enumerate(train_batches(data, batch_size, seed, start_step, num_steps, own), start_step + 1):
       if step in bad:
         batch['weights_BT'] = np.full_like(batch['weights_BT'], np.nan)
       yield batch

@@ -19,6 +19,7 @@ def test_eight_devices_do_what_one_does(tmp_path):
   for mesh, distances in found['agreement'].items():
     for what, distance in distances.items():
       assert distance < 1e-5, (mesh, what)
+  assert found['held out'] < 1e-6
   assert found['same bits'] == {'initial values': True, 'on one device': True, 'on four devices': True}
   compiled = found['compiled']
   assert compiled['bytes a device'] <= 1.05 * compiled['bytes'] / 8
