@@ -44,6 +44,7 @@ def serve_training(changes: dict) -> None:
   import numpy as np
 
   from experiments.benchmark.turns import batch_of
+  from training.cache import release_freed_memory
   from training.config import Config
   from training.mesh import by_rule, make_mesh
   from training.programs import train_program
@@ -57,6 +58,7 @@ def serve_training(changes: dict) -> None:
   started = time.perf_counter()
   compiled = lowered.compile()
   seconds = time.perf_counter() - started
+  release_freed_memory()
   batch, memory = batch_of(config), compiled.memory_analysis()
 
   def take(count: int) -> None:
