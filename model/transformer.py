@@ -22,8 +22,8 @@ from model.residual import TAP_SIZE, fork
 nnx.set_graph_mode(False)
 nnx.set_graph_updates(False)
 
-Constrain = Callable[[jax.Array], jax.Array]
 Params = Any  # a nested dict of arrays; those under 'blocks' have a leading layer axis
+Constrain = Callable[[jax.Array, Params], tuple[jax.Array, Params]]
 
 
 class Embedding(nnx.Module):
@@ -107,7 +107,8 @@ class Transformer(nnx.Module):
 
     def run_block(x_BTD, layer):
       params, taps, key = layer
-      return nnx.merge(definition, params)(constrain(x_BTD), taps, key, observe)
+      x_BTD, params = constrain(x_BTD, params)
+      return nnx.merge(definition, params)(x_BTD, taps, key, observe)
 
     if config.remat:
       # Inside a loop of one block a turn nothing can be shared between forward and backward; between blocks it could.
@@ -153,7 +154,7 @@ def apply(
   taps: dict[str, jax.Array] | None = None,
   dropout_key: jax.Array | None = None,
   observe: bool = False,
-  constrain: Constrain = lambda x_BTD: x_BTD,
+  constrain: Constrain = lambda *stream_and_layer: stream_and_layer,
 ) -> tuple[jax.Array, Stats]:
   """Runs the model.
 
@@ -164,8 +165,9 @@ def apply(
     taps: as `zero_taps` makes them; their gradient is the two-path split.
     dropout_key: a key in training with dropout; None (evaluation) drops nothing.
     observe: whether to look into the blocks too, at some cost; the logits are the same.
-    constrain: is given the stream at the entry of each block, and returns it; where it lies on several devices, says
-      how. Else the compiler may split it over its width, and gather it whole inside every block.
+    constrain: is given the stream and the layer's parameters at the entry of each block, and returns both; where there
+      are several devices, says where they lie. Else the compiler may split the stream over its width and gather it
+      whole inside every block, and gather kernels side by side.
 
   Returns:
     logits_BTV in float32, and what the blocks saw, with a leading layer axis; see model/observation.py.

@@ -12,7 +12,7 @@ from training.cache import compile_with_cache
 from training.config import Config
 from training.mesh import by_row, by_rule, make_mesh, put_batch, replicated
 from training.sources import Batch
-from training.step import State, init_state, make_evaluation_step, make_train_step, unconstrained
+from training.step import Constrain, State, init_state, make_evaluation_step, make_train_step, unconstrained
 
 EVALUATION_TOKENS = 2048  # positions in a batch of evaluation: large enough to be quick, small enough for the cache
 
@@ -77,11 +77,15 @@ def _state_shapes(config: Config) -> State:
   return jax.eval_shape(functools.partial(init_state, config), jax.ShapeDtypeStruct((), np.uint32))
 
 
-def _pinned(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
-  """Keeps the stream split by row, where there is more than one device; see model.apply."""
+def _pinned(mesh: Mesh) -> Constrain:
+  """Has the stream split by row and a layer gathered whole, where there is more than one device; see model.apply."""
   if mesh.size == 1:
     return unconstrained
-  return functools.partial(jax.lax.with_sharding_constraint, shardings=by_row(mesh))
+
+  def constrain(x_BTD, layer):
+    return jax.lax.with_sharding_constraint((x_BTD, layer), (by_row(mesh), replicated(mesh)))
+
+  return constrain
 
 
 def on_own_rows(mesh: Mesh, program: Callable) -> Callable:

@@ -13,7 +13,7 @@ from training.config import Config
 from training.optimizer import make_optimizer, make_schedule
 
 Batch = dict[str, jax.Array]  # inputs_BT and targets_BT (int32), weights_BT (float32; 0: not scored)
-Constrain = Callable[[jax.Array], jax.Array]  # see model.apply
+Constrain = Callable[[jax.Array, Any], tuple[jax.Array, Any]]  # see model.apply
 MOST_SKIPPED = 10  # updates in a row, with on_nonfinite=skip
 
 
@@ -53,9 +53,9 @@ def init_state(config: Config, init_seed: jax.Array) -> State:
   )
 
 
-def unconstrained(x_BTD: jax.Array) -> jax.Array:
-  """The stream, wherever it lies."""
-  return x_BTD
+def unconstrained(x_BTD: jax.Array, layer: Any) -> tuple[jax.Array, Any]:
+  """The stream and a layer's parameters, wherever they lie."""
+  return x_BTD, layer
 
 
 def weighted_loss(
@@ -72,7 +72,7 @@ def weighted_loss(
     scored: what the summed nats are divided by; None: the scored tokens of the batch. For a part of a batch it is
       those of the whole, so that losses, gradients and the taps' products of the parts add up to those of the whole.
     observe: whether the blocks tell of more than the size of the stream.
-    constrain: where the stream lies; see model.apply.
+    constrain: where the stream and a layer's parameters lie; see model.apply.
 
   Returns:
     The loss, and (number of scored tokens, what the blocks saw).

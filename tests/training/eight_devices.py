@@ -34,7 +34,7 @@ MESHES = {
 }
 LARGE = CONFIG.replace({'model.d_model': 128, 'model.num_layers': 6, 'model.vocab_size': 256, 'mesh.fsdp': 8})
 QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
-COLLECTIVE = re.compile(r'= (.*?) (?:all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(')
+COLLECTIVE = re.compile(r'= (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(')
 
 
 def compile_quickly(function, *arguments):
@@ -126,14 +126,17 @@ def compiled() -> dict[str, float]:
   step, state, batch = programs.train_program(LARGE, make_mesh(LARGE))
   program = compile_quickly(step, state, batch)
   memory = program.memory_analysis()
-  shapes = ' '.join(COLLECTIVE.findall(program.as_text()))
-  sizes = [math.prod(map(int, filter(None, shape.split(',')))) for shape in re.findall(r'\w+\[([\d,]*)\]', shapes)]
+  gathered, summed = [], []  # how many numbers each time
+  for shapes, kind in COLLECTIVE.findall(program.as_text()):
+    sizes = [math.prod(map(int, filter(None, shape.split(',')))) for shape in re.findall(r'\w+\[([\d,]*)\]', shapes)]
+    (summed if kind == 'all-reduce' else gathered).extend(sizes)
   return {
     'bytes': sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
     'bytes a device': memory.argument_size_in_bytes,
     'temporaries': memory.temp_size_in_bytes,
     'kernel': max(leaf.size for leaf in jax.tree.leaves(state.params['blocks'])) / LARGE.model.num_layers,
-    'collective': max(sizes),
+    'gathered': max(gathered),
+    'summed': max(summed),
   }
 
 

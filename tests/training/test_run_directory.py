@@ -16,7 +16,7 @@ from training.files import read_json, write_json
 
 NOT_OF_IT = [
   'run.log_every', 'run.evaluations', 'run.evaluation_batches', 'run.checkpoint_every', 'run.keep_checkpoints',
-  'inspect.level',
+  'inspect.level', 'mesh.data', 'mesh.fsdp',
 ]  # fmt: skip
 OTHER = Config().replace({
   'model.num_layers': 6, 'model.norm_placement': 'post', 'data.seed': 1, 'optimizer.learning_rate': 1e-3,
