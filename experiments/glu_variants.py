@@ -26,6 +26,7 @@ GATED = ('glu', 'bilinear', 'reglu', 'geglu', 'swiglu')
 EXPERIMENT = Experiment(
   question='Does a gate in the feed-forward help at equal parameters?',
   variants={name: {'model.feed_forward': name} for name in PUBLISHED},
+  base={'run.evaluations': 1},
 )
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.experiment import Changes, Experiment
 from experiments.figure_style import BLACK, COLOURS, VARIANT_COLOURS, new_figure
-from experiments.grid import losses_over_rates, over_rates, sensitivity
+from experiments.grid import draw_over_rates, losses_over_rates, over_rates, sensitivity
 from experiments.reproduction import Measured, Reproduction, at_least, at_most
 from experiments.runs import ExperimentRuns
 
@@ -48,11 +48,9 @@ def draw(measured: Measured) -> Figure:
   figure = new_figure(2.9)
   axes = figure.add_subplot()
   for name, (colour, marker) in LOOKS.items():
-    values = np.array(measured['losses'][name], float)
     label = f'{name} (sensitivity {np.mean(measured["sensitivity"][name]):.2f})'
-    axes.plot(measured['rates'], values.T, marker, color=colour, ms=2.5, mew=0, alpha=0.5)
-    axes.plot(measured['rates'], values.mean(0), color=colour, lw=1.5, label=label, gid=name)
-  axes.set(xlabel='learning rate', ylabel=f'final validation loss\n({measured["unit"]})', xscale='log')
+    draw_over_rates(axes, measured['rates'], measured['losses'][name], label, colour, marker)
+  axes.set_ylabel(f'final validation loss\n({measured["unit"]})')
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure
 

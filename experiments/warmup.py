@@ -8,12 +8,11 @@ Command: python train.py --experiment=warmup
 Time: not run as declared; 80 runs, each as long as one of experiments/block.py.
 """
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.experiment import Changes, Experiment
 from experiments.figure_style import VARIANT_COLOURS, new_figure
-from experiments.grid import losses_over_rates, over_rates
+from experiments.grid import draw_over_rates, losses_over_rates, over_rates
 from experiments.reproduction import Measured, Reproduction, at_least, at_most
 from experiments.runs import ExperimentRuns
 from experiments.statistics import MARGIN_BITS
@@ -51,11 +50,9 @@ def draw(measured: Measured) -> Figure:
   axes = figure.add_subplot()
   for name in SETTINGS:
     placement, _, setting = name.partition('_')
-    values, colour = np.array(measured['losses'][name], float), VARIANT_COLOURS[placement]
     line = '--' if setting == 'no_warmup' else '-'
-    axes.plot(measured['rates'], values.T, 'o', color=colour, ms=2.5, mew=0, alpha=0.5)
-    axes.plot(measured['rates'], values.mean(0), line, color=colour, lw=1.5, label=name.replace('_', ' '), gid=name)
-  axes.set(xlabel='learning rate', ylabel=f'final validation loss\n({measured["unit"]})', xscale='log')
+    draw_over_rates(axes, measured['rates'], measured['losses'][name], name, VARIANT_COLOURS[placement], linestyle=line)
+  axes.set_ylabel(f'final validation loss\n({measured["unit"]})')
   axes.set_xticks(measured['rates'], [f'{rate:g}' for rate in measured['rates']])
   axes.minorticks_off()
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
