@@ -27,7 +27,9 @@ EXPERIMENT = Experiment(
     'model.num_layers': 16, 'model.d_model': 128, 'model.unroll': 1, 'model.vocab_size': 65,
     'model.init_depth_scale': False, 'data.task': 'copy', 'optimizer.learning_rate': 3e-4, 'optimizer.warmup_steps': 0,
     'optimizer.schedule': 'constant', 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0, 'run.steps': 1500,
+    'run.batch_size': 4, 'run.evaluations': 15,
   },
+  seeds=(0, 1, 2),
 )  # fmt: skip
 
 

@@ -25,7 +25,10 @@ SETTINGS: dict[str, Changes] = {
 LOOKS = {'pre': (BLACK, 'o'), 'pre_qk_norm': (COLOURS[1], 's'), 'post': (VARIANT_COLOURS['post'], 'D')}
 
 EXPERIMENT = Experiment(
-  question='Over how wide a range of learning rates does a model train?', variants=over_rates(SETTINGS, RATES)
+  question='Over how wide a range of learning rates does a model train?',
+  variants=over_rates(SETTINGS, RATES),
+  base={'run.steps': 150, 'run.evaluations': 1},
+  seeds=(0, 1, 2),
 )
 
 

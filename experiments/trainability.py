@@ -16,8 +16,8 @@ from experiments.grid import final_losses, over_rates
 from experiments.reproduction import Measured, Reproduction, at_least, exactly
 from experiments.runs import ExperimentRuns
 
-DEPTHS = (3, 6, 12, 24)
-RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+DEPTHS = (3, 6, 12)
+RATES = (5e-4, 2e-3, 8e-3)
 WIRINGS: dict[str, Changes] = {
   'pre': {},
   'post': {'model.norm_placement': 'post'},
@@ -33,7 +33,8 @@ EXPERIMENT = Experiment(
     },
     RATES,
   ),
-  base={'model.unroll': 1},
+  base={'model.d_model': 32, 'model.unroll': 1, 'run.evaluations': 1},
+  seeds=(0, 1),
 )
 
 

@@ -28,7 +28,8 @@ SETTINGS: dict[str, Changes] = {
 EXPERIMENT = Experiment(
   question='Which placement needs a warm-up of the learning rate, at its best rate?',
   variants=over_rates(SETTINGS, RATES),
-  base={'optimizer.warmup_steps': 20, 'model.init_depth_scale': False},
+  base={'optimizer.warmup_steps': 20, 'model.init_depth_scale': False, 'run.evaluations': 1},
+  seeds=(0, 1, 2),
 )
 
 
