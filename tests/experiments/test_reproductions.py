@@ -151,11 +151,19 @@ def test_a_map_of_what_trains(tmp_path):
 
 
 def test_the_initialisation_decides(tmp_path):
-  levels = {'pre_depth_scale': 3.0, 'post_depth_scale': 2.9, 'pre_no_depth_scale': 3.0, 'post_no_depth_scale': 4.43}
-  findings = read_fake('initialisation', tmp_path / 'a', levels)
+  module = importlib.import_module('experiments.initialisation')
+
+  def levels(post, post_without):
+    by_setting = dict(zip(module.SETTINGS, (3.0, post, 3.0, post_without), strict=True))
+    return {grid.at(name, rate): level for name, level in by_setting.items() for rate in module.RATES}
+
+  findings = read_fake('initialisation', tmp_path / 'a', levels(2.9, 4.43))
   assert {finding.verdict for finding in findings.values()} == {'reproduced'}
-  findings = read_fake('initialisation', tmp_path / 'b', {**levels, 'post_depth_scale': 3.1})
-  assert findings['depth_scale'].verdict == 'not reproduced'
+  lost = levels(3.2, 3.2) | {grid.at('post_depth_scale', 1e-3): 2.9}  # the best rate is not the one compared at
+  findings = read_fake('initialisation', tmp_path / 'b', lost)
+  assert {name: finding.verdict for name, finding in findings.items()} == {
+    'depth_scale': 'not reproduced', 'best': 'reproduced', 'no_depth_scale': 'not reproduced',
+  }  # fmt: skip
 
 
 @pytest.mark.parametrize('name', TRAINED)
