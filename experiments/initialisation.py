@@ -16,6 +16,7 @@ Post-LN learned nothing, and Pre-Norm did worse than with it.
 
 from matplotlib.figure import Figure
 
+from experiments import words
 from experiments.experiment import Changes, Experiment
 from experiments.figure_style import VARIANT_COLOURS, new_figure
 from experiments.grid import draw_over_rates, losses_over_rates, over_rates
@@ -59,7 +60,7 @@ def draw(measured: Measured) -> Figure:
       losses = measured['losses'][f'{placement}_{scale}']
       draw_over_rates(axes, measured['rates'], losses, name, VARIANT_COLOURS[placement])
     axes.set(title=scale.replace('_', ' '))
-    axes.set_xticks(measured['rates'], [f'{rate:g}' for rate in measured['rates']])
+    axes.set_xticks(measured['rates'], map(words.short, measured['rates']))
     axes.minorticks_off()
   panels[0].set_ylabel(f'final validation loss\n({measured["unit"]})')
   panels[0].legend()

@@ -10,6 +10,7 @@ import itertools
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments import words
 from experiments.experiment import Changes, Experiment
 from experiments.figure_style import BLACK, new_figure
 from experiments.grid import final_losses, over_rates
@@ -68,8 +69,8 @@ def draw(measured: Measured) -> Figure:
       if share < 1:
         colour = BLACK if values[row, column] > np.mean(list(limits.values())) else 'white'
         axes.text(column, row, f'{share:.0%}', ha='center', va='center', fontsize=7, color=colour)
-    axes.set(title=wiring, xlabel='learning rate')
-    axes.set_xticks(range(len(RATES)), [f'{rate:g}' for rate in RATES], rotation=90)
+    axes.set(title=wiring.replace('_', ' '), xlabel='learning rate')
+    axes.set_xticks(range(len(RATES)), map(words.short, RATES))
     axes.grid(visible=False)
   panels[0].set_yticks(range(len(DEPTHS)), [str(depth) for depth in DEPTHS])
   panels[0].set_ylabel('layers')

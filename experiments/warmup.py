@@ -10,6 +10,7 @@ Time: not run as declared; 80 runs, each as long as one of experiments/block.py.
 
 from matplotlib.figure import Figure
 
+from experiments import words
 from experiments.experiment import Changes, Experiment
 from experiments.figure_style import VARIANT_COLOURS, new_figure
 from experiments.grid import draw_over_rates, losses_over_rates, over_rates
@@ -52,9 +53,10 @@ def draw(measured: Measured) -> Figure:
   for name in SETTINGS:
     placement, _, setting = name.partition('_')
     line = '--' if setting == 'no_warmup' else '-'
-    draw_over_rates(axes, measured['rates'], measured['losses'][name], name, VARIANT_COLOURS[placement], linestyle=line)
+    losses, label, colour = measured['losses'][name], name.replace('_', ' '), VARIANT_COLOURS[placement]
+    draw_over_rates(axes, measured['rates'], losses, label, colour, linestyle=line)
   axes.set_ylabel(f'final validation loss\n({measured["unit"]})')
-  axes.set_xticks(measured['rates'], [f'{rate:g}' for rate in measured['rates']])
+  axes.set_xticks(measured['rates'], map(words.short, measured['rates']))
   axes.minorticks_off()
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure
