@@ -27,7 +27,7 @@ LOOKS = {'pre': (BLACK, 'o'), 'pre_qk_norm': (COLOURS[1], 's'), 'post': (VARIANT
 EXPERIMENT = Experiment(
   question='Over how wide a range of learning rates does a model train?',
   variants=over_rates(SETTINGS, RATES),
-  base={'run.steps': 150, 'run.evaluations': 1},
+  base={'model.num_layers': 6, 'model.unroll': 6, 'run.steps': 150, 'run.evaluations': 1},
   seeds=(0, 1, 2),
 )
 

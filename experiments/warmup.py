@@ -18,7 +18,7 @@ from experiments.reproduction import Measured, Reproduction, at_least, at_most
 from experiments.runs import ExperimentRuns
 from experiments.statistics import MARGIN_BITS
 
-RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+RATES = (5e-4, 2e-3, 8e-3)
 SETTINGS: dict[str, Changes] = {
   'pre_warmup': {},
   'pre_no_warmup': {'optimizer.warmup_steps': 0},
