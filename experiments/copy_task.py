@@ -2,7 +2,7 @@
 
 Command: python train.py --experiment=copy_task
          python -m experiments.reproduce --only=copy_task
-Time: not run as declared; 15 runs of some 30 times the FLOPs of one of experiments/block.py.
+Time: 16 minutes on two cores of about 100 GFLOP/s each: 9 runs of 190 seconds.
 """
 
 import math
@@ -70,7 +70,7 @@ REPRODUCTION = Reproduction(
     at_most('pre', 'Pre-LN: the same', 0.001, over_seeds=True),
     at_most('deepnorm', 'DeepNorm: the same', 0.001, over_seeds=True),
   ),
-  seconds=7200,
+  seconds=950,
   draw=draw,
   caption=(
     'Validation loss on strings of 64 symbols to be copied; lines: means over seeds, points: the final loss of each; '

@@ -4,7 +4,7 @@ Wortsman et al. 2023, Small-scale proxies for large-scale Transformer training i
 
 Command: python train.py --experiment=lr_sensitivity
          python -m experiments.reproduce --only=lr_sensitivity
-Time: not run as declared; 105 runs, each as long as one of experiments/block.py.
+Time: 7 minutes on two cores of about 100 GFLOP/s each: 63 runs of 13 seconds.
 """
 
 import numpy as np
@@ -65,7 +65,7 @@ REPRODUCTION = Reproduction(
     at_most('qk_norm', 'sensitivity with QK norm minus without', 0, over_seeds=True),
     at_least('post', 'sensitivity of Post-LN minus that of Pre-LN', 0, over_seeds=True),
   ),
-  seconds=3000,
+  seconds=420,
   draw=draw,
   caption=(
     'Final validation loss against learning rate. Points: seeds; lines: means. Sensitivity: the mean over the rates of '

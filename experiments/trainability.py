@@ -2,7 +2,7 @@
 
 Command: python train.py --experiment=trainability
          python -m experiments.reproduce --only=trainability
-Time: not run as declared; 240 runs, of which one of 12 layers takes as long as one of experiments/block.py.
+Time: 8 minutes on two cores of about 100 GFLOP/s each: 54 runs of 13 to 19 seconds.
 """
 
 import itertools
@@ -86,7 +86,7 @@ REPRODUCTION = Reproduction(
     exactly('no_residual', 'no residual, 12 layers and more: largest share', 0),
     at_least('no_residual_3', 'no residual, 3 layers: largest share', 0.5),
   ),
-  seconds=6000,
+  seconds=460,
   draw=draw,
   caption=(
     'Mean final validation loss by depth and learning rate; in per cent the share of runs that learned (ended better '

@@ -5,7 +5,7 @@ warm-up, about 34 with; Pre-LN about 34 without).
 
 Command: python train.py --experiment=warmup
          python -m experiments.reproduce --only=warmup
-Time: not run as declared; 80 runs, each as long as one of experiments/block.py.
+Time: 11 minutes on two cores of about 100 GFLOP/s each: 36 runs of 35 seconds.
 """
 
 from matplotlib.figure import Figure
@@ -71,7 +71,7 @@ REPRODUCTION = Reproduction(
     ),
     at_most('pre_cost', 'Pre-LN: the same', MARGIN_BITS, over_seeds=True),
   ),
-  seconds=2100,
+  seconds=650,
   draw=draw,
   caption=(
     'Final validation loss against learning rate, with a warm-up of 20 of 300 steps and without, no depth scale. '
