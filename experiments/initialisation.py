@@ -15,9 +15,9 @@ unigrams alone have 4.489), and Post-LN minus Pre-Norm with its 95% interval:
   post_no_depth_scale   4.095 (2)                 4.491 (0)                 4.492 (0)
     minus pre           +1.403 [+0.534, +2.272]   +2.175 [+2.161, +2.189]   +2.212 [+2.176, +2.247]
 
-Not reproduced: with the depth scale no rate shows Post-LN ahead, nor does each at its best (+0.033 [-0.006, +0.071]); at
-8e-3 its seeds fall apart (2.51, 2.57, 3.79). That without it Post-LN learns nothing at 4e-3 is reproduced, and it learns
-far less at 1e-3: the scale decides whether Post-LN trains, not that it leads.
+Not reproduced: with the depth scale no rate shows Post-LN ahead, nor does each at its best (+0.033 [-0.006, +0.071]);
+at 8e-3 its seeds fall apart (2.51, 2.57, 3.79). That without it Post-LN learns nothing at 4e-3 is reproduced, and it
+learns far less at 1e-3: the scale decides whether Post-LN trains, not that it leads.
 """
 
 from matplotlib.figure import Figure
