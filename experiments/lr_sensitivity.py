@@ -5,6 +5,17 @@ Wortsman et al. 2023, Small-scale proxies for large-scale Transformer training i
 Command: python train.py --experiment=lr_sensitivity
          python -m experiments.reproduce --only=lr_sensitivity
 Time: 7 minutes on two cores of about 100 GFLOP/s each: 63 runs of 13 seconds.
+
+In 6 layers and 150 steps: mean final loss of three seeds in bits per byte (* none learned; unigrams alone have 4.489),
+sensitivity, and that less the sensitivity of pre with its 95% interval:
+
+                3e-4   1e-3   3e-3   1e-2   3e-2    1e-1    3e-1    sensitivity
+  pre           3.92   3.14   2.77   2.62   2.82    3.14    3.80    0.548
+  pre_qk_norm   3.92   3.19   2.85   2.63   2.63    2.85    3.06    0.389   -0.160 [-0.225, -0.094]
+  post          3.89   3.10   2.72   2.59   4.50*   4.50*   4.50*   1.096   +0.548 [+0.493, +0.602]
+
+Reproduced: QK norm takes a third off the sensitivity, all of it above 1e-2; below, it learns a little more slowly.
+Post-LN is as good as the others up to 1e-2, and learns nothing beyond.
 """
 
 import numpy as np
@@ -51,7 +62,7 @@ def draw(measured: Measured) -> Figure:
   figure = new_figure(2.9)
   axes = figure.add_subplot()
   for name, (colour, marker) in LOOKS.items():
-    label = f'{name} (sensitivity {np.mean(measured["sensitivity"][name]):.2f})'
+    label = f'{name.replace("_", " ")} (sensitivity {np.mean(measured["sensitivity"][name]):.2f})'
     draw_over_rates(axes, measured['rates'], measured['losses'][name], label, colour, marker)
   axes.set_ylabel(f'final validation loss\n({measured["unit"]})')
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
