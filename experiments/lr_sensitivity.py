@@ -14,7 +14,7 @@ sensitivity, and that less the sensitivity of pre with its 95% interval:
   pre_qk_norm   3.92   3.19   2.85   2.63   2.63    2.85    3.06    0.389   -0.160 [-0.225, -0.094]
   post          3.89   3.10   2.72   2.59   4.50*   4.50*   4.50*   1.096   +0.548 [+0.493, +0.602]
 
-Reproduced: QK norm takes nearly a third off the sensitivity, all of it above 1e-2; below, it learns a little more slowly.
+Reproduced: QK norm takes nearly a third off the sensitivity, all of it above 1e-2; below, it learns a little slower.
 Post-LN is as good as the others up to 1e-2, and learns nothing beyond.
 """
 
