@@ -2,7 +2,7 @@
 
 Command: python train.py --experiment=copy_task
          python -m experiments.reproduce --only=copy_task
-Time: not run as declared; 15 runs of some 30 times the FLOPs of one of experiments/block.py.
+Time: 16 minutes on two cores of about 100 GFLOP/s each: 9 runs of 190 seconds.
 """
 
 import math
@@ -27,7 +27,9 @@ EXPERIMENT = Experiment(
     'model.num_layers': 16, 'model.d_model': 128, 'model.unroll': 1, 'model.vocab_size': 65,
     'model.init_depth_scale': False, 'data.task': 'copy', 'optimizer.learning_rate': 3e-4, 'optimizer.warmup_steps': 0,
     'optimizer.schedule': 'constant', 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.0, 'run.steps': 1500,
+    'run.batch_size': 4, 'run.evaluations': 15,
   },
+  seeds=(0, 1, 2),
 )  # fmt: skip
 
 
@@ -68,7 +70,7 @@ REPRODUCTION = Reproduction(
     at_most('pre', 'Pre-LN: the same', 0.001, over_seeds=True),
     at_most('deepnorm', 'DeepNorm: the same', 0.001, over_seeds=True),
   ),
-  seconds=7200,
+  seconds=950,
   draw=draw,
   caption=(
     'Validation loss on strings of 64 symbols to be copied; lines: means over seeds, points: the final loss of each; '

@@ -40,8 +40,8 @@ def loss_curves(runs: ExperimentRuns, summary: Summary) -> Picture:
   name, title, measure = 'loss_curves', 'Loss while training', runs.measure
   drawn = [(run, run.curve(measure)) for variant in summary['variants'] for run in runs.of(variant)]
   drawn = [(run, curve) for run, curve in drawn if len(curve)]
-  if not drawn:
-    return Picture(name, title, f'Not drawn: no run has logged {measure.curve}.', None)
+  if not any(len(curve) > 1 for _, curve in drawn):
+    return Picture(name, title, f'Not drawn: no run has logged {measure.curve} more than once (run.evaluations).', None)
   figure, styles = new_figure(3.1 + 0.15 * max(0, len(summary['variants']) - 6)), variant_styles(runs.experiment)
   axes = figure.add_subplot()
   for run, curve in drawn:

@@ -50,9 +50,15 @@ def draw(reproduction: Reproduction, record: Record, directory: Path) -> Shown:
     directory: where <name>.png, .pdf, .svg and .json go.
   """
   figure = figure_style.styled(reproduction.draw)(record['measured'])
-  image = page.embed(figure_style.save(figure, directory, reproduction.name)[-1])
+  figure_style.save(figure, directory, reproduction.name)
   provenance = {key: value for key, value in record.items() if key != 'measured'}
   write_json(directory / f'{reproduction.name}.json', {**provenance, 'drawn': drawn_numbers(figure)})
+  return as_drawn(reproduction, record, directory)
+
+
+def as_drawn(reproduction: Reproduction, record: Record, directory: Path) -> Shown:
+  """Judges a reproduction by its record, with the figure that `draw` left; the arguments are those of `draw`."""
+  image = page.embed(directory / f'{reproduction.name}.svg')
   return Shown(reproduction, record, tuple(judge_all(reproduction, record['measured'])), image)
 
 

@@ -5,7 +5,7 @@ Swish 1.994, GLU 1.982, Bilinear 1.960, ReGLU 1.953, GEGLU 1.942, SwiGLU 1.944; 
 
 Command: python train.py --experiment=glu_variants
          python -m experiments.reproduce --only=glu_variants
-Time: not run as declared; 40 runs, each as long as one of experiments/block.py.
+Time: 12 minutes on two cores of about 100 GFLOP/s each: 40 runs of 35 seconds.
 """
 
 import numpy as np
@@ -26,6 +26,7 @@ GATED = ('glu', 'bilinear', 'reglu', 'geglu', 'swiglu')
 EXPERIMENT = Experiment(
   question='Does a gate in the feed-forward help at equal parameters?',
   variants={name: {'model.feed_forward': name} for name in PUBLISHED},
+  base={'run.evaluations': 1},
 )
 
 
@@ -67,7 +68,7 @@ REPRODUCTION = Reproduction(
     at_most('geglu_minus_relu', 'GEGLU minus ReLU (published: -0.055 nats)', 0, over_seeds=True),
     at_most('swiglu_minus_relu', 'SwiGLU minus ReLU (published: -0.053 nats)', 0, over_seeds=True),
   ),
-  seconds=1200,
+  seconds=700,
   draw=draw,
   caption=(
     'Final validation loss by activation. Points: seeds, each paired with the same seed of the others; bars: means. '

@@ -5,11 +5,15 @@ Wortsman et al. 2023, Small-scale proxies for large-scale Transformer training i
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from experiments.experiment import Changes
 from experiments.runs import BITS, ExperimentRuns, Run
+
+if TYPE_CHECKING:  # matplotlib takes a second to import
+  from matplotlib.axes import Axes
 
 
 def over_rates(named: Mapping[str, Changes], rates: Sequence[float]) -> dict[str, Changes]:
@@ -48,3 +52,29 @@ def _capped(found: ExperimentRuns, run: Run) -> float:
 def sensitivity(losses: np.ndarray) -> np.ndarray:
   """Mean over the rates of the loss less the best, by seed: 0 for a flat curve (section 2.3)."""
   return np.mean(losses - np.min(losses, 1, keepdims=True), 1)
+
+
+def draw_over_rates(
+  axes: 'Axes',
+  rates: Sequence[float],
+  losses: Sequence[Sequence[float]],
+  name: str,
+  colour: str,
+  marker: str = 'o',
+  linestyle: str = '-',
+) -> None:
+  """Draws losses against rates, on a logarithmic axis: seeds as points, their means as a line.
+
+  Args:
+    axes: to draw in.
+    rates: of the columns.
+    losses: (seeds, rates).
+    name: of the line in the legend.
+    colour: of points and line.
+    marker: of the points.
+    linestyle: of the line.
+  """
+  values = np.array(losses, float)
+  axes.plot(rates, values.T, marker, color=colour, ms=2.5, mew=0, alpha=0.5)
+  axes.plot(rates, values.mean(0), linestyle, color=colour, lw=1.5, label=name, gid=name)
+  axes.set(xlabel='learning rate', xscale='log')

@@ -4,7 +4,18 @@ Wortsman et al. 2023, Small-scale proxies for large-scale Transformer training i
 
 Command: python train.py --experiment=lr_sensitivity
          python -m experiments.reproduce --only=lr_sensitivity
-Time: not run as declared; 105 runs, each as long as one of experiments/block.py.
+Time: 7 minutes on two cores of about 100 GFLOP/s each: 63 runs of 13 seconds.
+
+In 6 layers and 150 steps: mean final loss of three seeds in bits per byte (* none learned; unigrams alone have 4.489),
+sensitivity, and that less the sensitivity of pre with its 95% interval:
+
+                3e-4   1e-3   3e-3   1e-2   3e-2    1e-1    3e-1    sensitivity
+  pre           3.92   3.14   2.77   2.62   2.82    3.14    3.80    0.548
+  pre_qk_norm   3.92   3.19   2.85   2.63   2.63    2.85    3.06    0.389   -0.160 [-0.225, -0.094]
+  post          3.89   3.10   2.72   2.59   4.50*   4.50*   4.50*   1.096   +0.548 [+0.493, +0.602]
+
+Reproduced: QK norm takes nearly a third off the sensitivity, all of it above 1e-2; below, it learns a little slower.
+Post-LN is as good as the others up to 1e-2, and learns nothing beyond.
 """
 
 import numpy as np
@@ -12,7 +23,7 @@ from matplotlib.figure import Figure
 
 from experiments.experiment import Changes, Experiment
 from experiments.figure_style import BLACK, COLOURS, VARIANT_COLOURS, new_figure
-from experiments.grid import losses_over_rates, over_rates, sensitivity
+from experiments.grid import draw_over_rates, losses_over_rates, over_rates, sensitivity
 from experiments.reproduction import Measured, Reproduction, at_least, at_most
 from experiments.runs import ExperimentRuns
 
@@ -25,7 +36,10 @@ SETTINGS: dict[str, Changes] = {
 LOOKS = {'pre': (BLACK, 'o'), 'pre_qk_norm': (COLOURS[1], 's'), 'post': (VARIANT_COLOURS['post'], 'D')}
 
 EXPERIMENT = Experiment(
-  question='Over how wide a range of learning rates does a model train?', variants=over_rates(SETTINGS, RATES)
+  question='Over how wide a range of learning rates does a model train?',
+  variants=over_rates(SETTINGS, RATES),
+  base={'model.num_layers': 6, 'model.unroll': 6, 'run.steps': 150, 'run.evaluations': 1},
+  seeds=(0, 1, 2),
 )
 
 
@@ -48,11 +62,9 @@ def draw(measured: Measured) -> Figure:
   figure = new_figure(2.9)
   axes = figure.add_subplot()
   for name, (colour, marker) in LOOKS.items():
-    values = np.array(measured['losses'][name], float)
-    label = f'{name} (sensitivity {np.mean(measured["sensitivity"][name]):.2f})'
-    axes.plot(measured['rates'], values.T, marker, color=colour, ms=2.5, mew=0, alpha=0.5)
-    axes.plot(measured['rates'], values.mean(0), color=colour, lw=1.5, label=label, gid=name)
-  axes.set(xlabel='learning rate', ylabel=f'final validation loss\n({measured["unit"]})', xscale='log')
+    label = f'{name.replace("_", " ")} (sensitivity {np.mean(measured["sensitivity"][name]):.2f})'
+    draw_over_rates(axes, measured['rates'], measured['losses'][name], label, colour, marker)
+  axes.set_ylabel(f'final validation loss\n({measured["unit"]})')
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure
 
@@ -64,7 +76,7 @@ REPRODUCTION = Reproduction(
     at_most('qk_norm', 'sensitivity with QK norm minus without', 0, over_seeds=True),
     at_least('post', 'sensitivity of Post-LN minus that of Pre-LN', 0, over_seeds=True),
   ),
-  seconds=3000,
+  seconds=420,
   draw=draw,
   caption=(
     'Final validation loss against learning rate. Points: seeds; lines: means. Sensitivity: the mean over the rates of '

@@ -1,6 +1,7 @@
 """Where should the norm sit, and does its kind matter?
 
-Command: python train.py --experiment=norm_placement
+Command: python train.py --experiment=norm_placement --tune
+Time: 55 runs, each as long as one of experiments/block.py, after 110 runs of 35 seconds that choose the rates.
 """
 
 import itertools

@@ -6,8 +6,10 @@
   python -m experiments.reproduce --scale=full                      the sizes for a GPU
   python -m experiments.reproduce --check                           names what moved since it was last run here
 
-Writes runs/reproduce/<name>/measured.json and its figure, and runs/reproduce/report.html. The exit code is 1 if a
-reproduction failed or, with --check, moved, and 2 if what was asked for is not there. A verdict is not an error.
+Writes runs/reproduce/<name>/measured.json and its figure, and runs/reproduce/report.html with all that are there. What
+is left out without --only is named at the end, with the command that makes it; --check leaves out all that trains. The
+exit code is 1 if a reproduction failed or, with --check, moved, and 2 if what was asked for is not there. A verdict is
+not an error.
 """
 
 import datetime
@@ -26,14 +28,18 @@ from experiments import gallery, record, registry, trained
 from experiments.command_line import refuse, run
 from experiments.reproduction import Reproduction
 from training.config import ConfigError
-from training.files import write_json
+from training.files import read_json, write_json
 
 NAME = 'experiments.reproduce'
 BUDGET = 15 * 60  # seconds on two cores
 
 FLAGS = flags.FlagValues()  # its own: train.py has some of the same names
 ONLY = flags.DEFINE_list(
-  'only', [], 'Reproduce these alone. Default: all that fit in 15 minutes on two cores.', flag_values=FLAGS
+  'only',
+  [],
+  'Reproduce these alone. Default: the quickest, as many as fit in 15 minutes on two cores; the end of the '
+  'output names those left out, and how to run each.',
+  flag_values=FLAGS,
 )
 FROM_LOGS = flags.DEFINE_bool(
   'from_logs', False, 'Measure and train nothing: redraw from what is in the workdir.', flag_values=FLAGS
@@ -42,7 +48,11 @@ SCALE = flags.DEFINE_enum(
   'scale', 'small', ['small', 'full'], 'small: for two cores; full: for a GPU, and all of it.', flag_values=FLAGS
 )
 CHECK = flags.DEFINE_bool(
-  'check', False, 'Compare with what experiments/expected keeps, and exit with 1 if something moved.', flag_values=FLAGS
+  'check',
+  False,
+  'Compare with what experiments/expected keeps, and exit with 1 if something moved. Without --only, '
+  'those that need no training.',
+  flag_values=FLAGS,
 )
 UPDATE_EXPECTED = flags.DEFINE_bool(
   'update_expected', False, 'Keep what was measured as what to expect from now on.', flag_values=FLAGS
@@ -55,7 +65,8 @@ def main(console: Console) -> int:
   if SCALE.value == 'full' and (CHECK.value or UPDATE_EXPECTED.value):
     raise ConfigError('experiments/expected holds what --scale=small gives: leave --scale=full out')
   folder = Path(WORKDIR.value).expanduser() / 'reproduce'
-  chosen = choose(ONLY.value, folder)
+  every = sorted(map(registry.find_reproduction, registry.reproduction_names()), key=lambda one: one.seconds)
+  chosen = choose(ONLY.value, every, folder)
   shown, problems, code = [], [], 0
   for reproduction in chosen:
     try:
@@ -70,14 +81,25 @@ def main(console: Console) -> int:
       code = max(code, 1)
       problems.append(f'{reproduction.name} FAILED: {type(error).__name__}: {error}')
   console.print(gallery.table(shown))
-  for line in problems + left_out(chosen):
+  for line in problems + left_out(chosen, every):
     console.print(line, markup=False, highlight=False, soft_wrap=True)
-  console.print(str(gallery.write_page(shown, problems, folder / 'report.html')), highlight=False, soft_wrap=True)
+  before, outdated = kept(chosen, every, folder)
+  on_page = sorted(shown + before, key=lambda one: every.index(one.reproduction))
+  page = gallery.write_page(on_page, problems + outdated, folder / 'report.html')
+  console.print(str(page), highlight=False, soft_wrap=True)
   return max(code, compare(shown, console))
 
 
-def choose(only: Sequence[str], folder: Path) -> list[Reproduction]:
-  """Those named; else the quickest that together fit the budget, with --scale=full all, with --check what is kept.
+def choose(only: Sequence[str], every: Sequence[Reproduction], folder: Path) -> list[Reproduction]:
+  """Those named; else the quickest that together fit the budget.
+
+  With --scale=full all; with --check those that train nothing and have something kept; with --from_logs also all that
+  have a record.
+
+  Args:
+    only: the names given.
+    every: what there is, the quickest first.
+    folder: of the records.
 
   Raises:
     ConfigError: for an unknown name, with the nearest one, or if there is nothing to redraw.
@@ -86,29 +108,39 @@ def choose(only: Sequence[str], folder: Path) -> list[Reproduction]:
     raise ConfigError(f'{folder} holds nothing to redraw: run python -m {NAME} --workdir={folder.parent} first')
   if only:
     return [registry.find_reproduction(name) for name in dict.fromkeys(only)]
-  every = [registry.find_reproduction(name) for name in registry.reproduction_names()]
-  every.sort(key=lambda reproduction: reproduction.seconds)
   if SCALE.value == 'full':
-    return every
+    return list(every)
   if CHECK.value:
-    return [reproduction for reproduction in every if record.expected_path(reproduction.name).exists()]
-  ends = itertools.accumulate(reproduction.seconds for reproduction in every)
+    return [one for one in every if one.measure is not None and record.expected_path(one.name).exists()]
+  ends = itertools.accumulate(one.seconds for one in every)
   return [
-    reproduction
-    for reproduction, end in zip(every, ends, strict=True)
-    if end <= BUDGET or (FROM_LOGS.value and (folder / reproduction.name / 'measured.json').exists())
+    one
+    for one, end in zip(every, ends, strict=True)
+    if end <= BUDGET or (FROM_LOGS.value and (folder / one.name / 'measured.json').exists())
   ]
 
 
-def left_out(chosen: Sequence[Reproduction]) -> list[str]:
+def left_out(chosen: Sequence[Reproduction], every: Sequence[Reproduction]) -> list[str]:
   """A line for each reproduction that takes too long to be run without being named."""
-  if ONLY.value:
-    return []
-  names = set(registry.reproduction_names()) - {reproduction.name for reproduction in chosen}
-  rest = [registry.find_reproduction(name) for name in sorted(names)]
+  rest = [] if ONLY.value else [one for one in every if one not in chosen]
   return [
     f'left out: {one.name}, about {one.seconds / 60:.0f} min: {record.command(one.name, "small")}' for one in rest
   ]
+
+
+def kept(
+  chosen: Sequence[Reproduction], every: Sequence[Reproduction], folder: Path
+) -> tuple[list[gallery.Shown], list[str]]:
+  """The others that were reproduced before, as they were then, and a line for each whose record is of no use now."""
+  shown, problems = [], []
+  for one in every:
+    directory = folder / one.name
+    if one not in chosen and (directory / f'{one.name}.svg').exists():
+      try:
+        shown.append(gallery.as_drawn(one, record.read_record(directory / 'measured.json', one), directory))
+      except ConfigError as error:
+        problems.append(f'{one.name}: {error}')
+  return shown, problems
 
 
 def obtain(reproduction: Reproduction, folder: Path, console: Console) -> dict[str, Any]:
@@ -119,6 +151,9 @@ def obtain(reproduction: Reproduction, folder: Path, console: Console) -> dict[s
   """
   path = folder / reproduction.name / 'measured.json'
   if FROM_LOGS.value:
+    scale = (read_json(path) or {}).get('scale', SCALE.value)
+    if reproduction.measure is None and trained.runs_directory(reproduction, scale, folder.parent).exists():
+      write_json(path, trained.read_runs(reproduction, scale, folder.parent))
     return record.read_record(path, reproduction)
   console.print(f'{reproduction.name}: about {reproduction.seconds:.0f} s', highlight=False)
   started = time.perf_counter()

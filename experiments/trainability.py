@@ -2,7 +2,7 @@
 
 Command: python train.py --experiment=trainability
          python -m experiments.reproduce --only=trainability
-Time: not run as declared; 240 runs, of which one of 12 layers takes as long as one of experiments/block.py.
+Time: 8 minutes on two cores of about 100 GFLOP/s each: 54 runs of 13 to 19 seconds.
 """
 
 import itertools
@@ -10,14 +10,15 @@ import itertools
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments import words
 from experiments.experiment import Changes, Experiment
 from experiments.figure_style import BLACK, new_figure
 from experiments.grid import final_losses, over_rates
 from experiments.reproduction import Measured, Reproduction, at_least, exactly
 from experiments.runs import ExperimentRuns
 
-DEPTHS = (3, 6, 12, 24)
-RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+DEPTHS = (3, 6, 12)
+RATES = (5e-4, 2e-3, 8e-3)
 WIRINGS: dict[str, Changes] = {
   'pre': {},
   'post': {'model.norm_placement': 'post'},
@@ -33,7 +34,8 @@ EXPERIMENT = Experiment(
     },
     RATES,
   ),
-  base={'model.unroll': 1},
+  base={'model.d_model': 32, 'model.unroll': 1, 'run.evaluations': 1},
+  seeds=(0, 1),
 )
 
 
@@ -67,8 +69,8 @@ def draw(measured: Measured) -> Figure:
       if share < 1:
         colour = BLACK if values[row, column] > np.mean(list(limits.values())) else 'white'
         axes.text(column, row, f'{share:.0%}', ha='center', va='center', fontsize=7, color=colour)
-    axes.set(title=wiring, xlabel='learning rate')
-    axes.set_xticks(range(len(RATES)), [f'{rate:g}' for rate in RATES], rotation=90)
+    axes.set(title=wiring.replace('_', ' '), xlabel='learning rate')
+    axes.set_xticks(range(len(RATES)), map(words.short, RATES))
     axes.grid(visible=False)
   panels[0].set_yticks(range(len(DEPTHS)), [str(depth) for depth in DEPTHS])
   panels[0].set_ylabel('layers')
@@ -84,7 +86,7 @@ REPRODUCTION = Reproduction(
     exactly('no_residual', 'no residual, 12 layers and more: largest share', 0),
     at_least('no_residual_3', 'no residual, 3 layers: largest share', 0.5),
   ),
-  seconds=6000,
+  seconds=460,
   draw=draw,
   caption=(
     'Mean final validation loss by depth and learning rate; in per cent the share of runs that learned (ended better '

@@ -1,5 +1,6 @@
 """Reproductions that are read from runs: their EXPERIMENT is trained as train.py would, and its runs are measured."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +30,40 @@ def reproduce(reproduction: Reproduction, scale: str, workdir: Path, console: Co
     ConfigError: if a run cannot be, or failed.
     SystemExit: if it was stopped, and should be run again.
   """
-  assert reproduction.read is not None
   experiment = registry.find_experiment(reproduction.name)
-  if scale == 'full':
-    workdir = workdir / 'full'
+  directory = runs_directory(reproduction, scale, workdir)
   config = load_config(str(record.PROJECT / (FULL_CONFIG if scale == 'full' else experiment.config)))
-  runs = plan.plan_runs(experiment, config, reproduction.at_scale(scale), workdir)
+  runs = plan.plan_runs(experiment, config, reproduction.at_scale(scale), directory.parent)
   code = conduct(experiment, runs, launch.local(), console, record.command(reproduction.name, scale))
   if code == signals.STOPPED:
     raise SystemExit(code)
   if code:
     raise ConfigError(f'a run of {experiment.name} failed: {record.command(reproduction.name, scale)} repeats it alone')
-  found = experiment_runs.load(experiment, workdir / experiment.name)
-  made = record.make_record(
-    reproduction, scale, reproduction.read(found), sum(run.result['seconds'] for run in found.runs)
-  )
+  return read_runs(reproduction, scale, workdir)
+
+
+def runs_directory(reproduction: Reproduction, scale: str, workdir: Path) -> Path:
+  """Where the runs of a reproduction are."""
+  return (workdir / 'full' if scale == 'full' else workdir) / reproduction.name
+
+
+def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str, Any]:
+  """The record of what finished runs show; the arguments are those of `reproduce`.
+
+  Raises:
+    ConfigError: if one of the runs is missing or damaged, saying what to run.
+  """
+  assert reproduction.read is not None
+  experiment = registry.find_experiment(reproduction.name)
+  directory = runs_directory(reproduction, scale, workdir)
+  found = experiment_runs.load(experiment, directory)
+  whole = {(run.variant, run.seed) for run in found.runs if not run.metrics.empty}
+  for variant, seed in itertools.product(experiment.variants, experiment.seeds):
+    if (variant, seed) not in whole:
+      again = f'{record.command(reproduction.name, scale)} --workdir={workdir}'
+      raise ConfigError(f'{directory / variant} has no whole run of seed {seed}: make it with {again}')
+  seconds = sum(run.result['seconds'] for run in found.runs)
+  made = record.make_record(reproduction, scale, reproduction.read(found), seconds)
   first = found.runs[0]
   return {
     **made,

@@ -25,6 +25,7 @@ from training.config import Config, ConfigError
 from training.files import read_json
 from training.run_directory import locked
 
+FINAL_ALONE = {'run.evaluations': 1}  # a choice is made by the final loss: the curve, a third of a run, is not measured
 MADE_WITH = ('data_checksum', 'device', 'layout', 'versions')  # in every result.json
 
 
@@ -96,7 +97,7 @@ def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: 
       variant=places[run.variant],
       directory=folder / places[run.variant] / f'seed_{run.seed}',
     )
-    for run in plan.plan_runs(planned, scale, changes, workdir)
+    for run in plan.plan_runs(planned, scale, {**FINAL_ALONE, **changes}, workdir)
   ]
 
 

@@ -45,7 +45,7 @@ class Trainer:
       final = loss(variant, rate, run.seed)
       fake_runs.write_run(
         run.directory, run.experiment, run.variant, run.seed, status(variant, rate, run.seed), run.config, final,
-        inspect=False, points=3, tuned=run.tuned, test=final + TEST_MINUS_VALIDATION,
+        inspect=False, points=4, tuned=run.tuned, test=final + TEST_MINUS_VALIDATION,
       )  # fmt: skip
       self.trained.append(run.label)
     return Trained(SimpleNamespace(corpus=None), todo, [], None)

@@ -1,5 +1,6 @@
 """The command, the record and the page, on reproductions made up here."""
 
+import dataclasses
 import io
 import json
 import re
@@ -68,8 +69,8 @@ def run(tmp_path, *arguments):
     flagsaver.restore_flag_values(kept, reproduce.FLAGS)
 
 
-def files(tmp_path):
-  return {path: path.read_bytes() for path in (tmp_path / 'runs/reproduce').rglob('*') if path.is_file()}
+def files(folder):
+  return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
 def test_what_is_left_behind(there, tmp_path, capsys):
@@ -109,13 +110,30 @@ def test_the_page_is_one_file(there, tmp_path):
 
 def test_from_logs_measures_nothing_and_gives_the_same_bytes(there, tmp_path):
   run(tmp_path, '--only=good,off')
-  before = files(tmp_path)
+  before = files(tmp_path / 'runs/reproduce')
   for path in before:
     if path.name != 'measured.json':
       path.unlink()
   there['good'] = make('good', measure=broken)
   assert run(tmp_path, '--only=good,off', '--from_logs') == 0
-  assert files(tmp_path) == before
+  assert files(tmp_path / 'runs/reproduce') == before
+
+
+def test_the_page_has_all_that_were_made_here(there, tmp_path):
+  run(tmp_path, '--only=off')
+  before = files(tmp_path / 'runs/reproduce/off')
+  there['good'] = dataclasses.replace(there['good'], seconds=0.5)
+  run(tmp_path, '--only=good')
+  page = (tmp_path / 'runs/reproduce/report.html').read_text()
+  assert re.findall('<h2 id="(.*?)"', page) == ['good', 'off'], 'the quickest first'
+  assert page.count('<img src="data:image/svg+xml;base64,') == 2
+  assert files(tmp_path / 'runs/reproduce/off') == before
+  there['off'] = make('off', expected=(exactly('width', 'the width', 1.0),))
+  run(tmp_path, '--only=good')
+  page = (tmp_path / 'runs/reproduce/report.html').read_text()
+  assert re.findall('<h2 id="(.*?)"', page) == ['good']
+  assert 'off: ' in page
+  assert 'has no &#39;width&#39;: make it with python -m experiments.reproduce --only=off' in page
 
 
 def test_one_that_fails_or_is_missing_does_not_stop_the_others(there, tmp_path, capsys):
@@ -206,6 +224,15 @@ def test_check_names_what_moved(there, tmp_path, capsys):
   assert 'good moved: line (the line): (0.3333, 0.6667) then, (0.3393, 0.6727) now' in text
   assert 'good moved: reproduced then, not reproduced now' in text
   assert 'by_seed' not in text
+
+
+def test_a_check_trains_nothing_that_is_not_named(there, tmp_path, capsys):
+  run(tmp_path, '--only=good,off', '--update_expected')
+  there['off'] = make('off', measure=None, read=broken)
+  assert run(tmp_path, '--check') == 0
+  text = capsys.readouterr().out
+  assert 'nothing moved (good)' in text
+  assert 'left out: off' in text
 
 
 def test_full_scale_has_nothing_to_be_checked_against(there, tmp_path):

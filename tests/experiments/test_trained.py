@@ -2,14 +2,18 @@
 
 import dataclasses
 import io
+import math
+import shutil
 
+import fake_runs
 import pytest
+from absl.testing import flagsaver
 from rich.console import Console
 
-from experiments import plan, record, registry, signals, trained
+from experiments import plan, record, registry, reproduce, signals, trained
 from experiments.findings import judge_all
 from training.config import ConfigError
-from training.files import read_json
+from training.files import read_json, write_json
 
 TINY = {
   'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 16, 'run.steps': 6,
@@ -66,3 +70,44 @@ def test_full_scale_trains_elsewhere_at_another_scale(two_seeds, tmp_path, monke
   assert {run.config.run.batch_size for run in planned} == {4}
   assert {run.config.model.num_heads for run in planned} == {8}
   assert all(run.directory.is_relative_to(tmp_path / 'full') for run in planned)
+
+
+@pytest.fixture
+def copied(monkeypatch, tmp_path):
+  """Runs of the copy task, of two seeds; gives the reproduction and the work directory."""
+  whole = registry.find_experiment('copy_task')
+  monkeypatch.setattr(registry, 'find_experiment', lambda name: plan.select(whole, [], [0, 1]))
+  finals = {(name, seed): math.log(64) * (name == 'post') for name in whole.variants for seed in (0, 1)}
+  fake_runs.write_experiment(
+    tmp_path / 'copy_task', registry.find_experiment('copy_task'), dict.fromkeys(whole.variants, 1.0), finals=finals,
+    changes=whole.base, points=3, inspect=False,
+  )  # fmt: skip
+  return registry.find_reproduction('copy_task'), tmp_path
+
+
+def test_from_logs_reads_the_runs_again_where_they_are(copied):
+  reproduction, workdir = copied
+  path = workdir / 'reproduce/copy_task/measured.json'
+  made = trained.read_runs(reproduction, 'small', workdir)
+  assert record.plain(made['measured'])['pre'] == [0, 0]
+  assert made['seeds'] == [0, 1]
+  write_json(path, {**made, 'measured': {**record.plain(made['measured']), 'pre': [9.0, 9.0]}})
+  kept = flagsaver.save_flag_values(reproduce.FLAGS)
+  reproduce.FLAGS(['reproduce', '--from_logs'])
+  try:
+    again = reproduce.obtain(reproduction, path.parents[1], Console(file=io.StringIO()))
+    assert again['measured'] == record.plain(made['measured'])
+    before = path.read_bytes()
+    shutil.rmtree(workdir / 'copy_task')
+    assert reproduce.obtain(reproduction, path.parents[1], Console(file=io.StringIO())) == again
+    assert path.read_bytes() == before
+  finally:
+    flagsaver.restore_flag_values(kept, reproduce.FLAGS)
+
+
+@pytest.mark.parametrize('gone', ['result.json', 'metrics.jsonl'])
+def test_a_run_that_is_not_whole_says_what_to_run(copied, gone):
+  reproduction, workdir = copied
+  (workdir / 'copy_task/post/seed_1' / gone).unlink()
+  with pytest.raises(ConfigError, match=f'post has no whole run of seed 1: make it with .* --workdir={workdir}'):
+    trained.read_runs(reproduction, 'small', workdir)

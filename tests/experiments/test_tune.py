@@ -276,6 +276,13 @@ def test_another_run_in_the_way_names_the_right_workdir(tmp_path):
     conduct.check_directories([first])
 
 
+def test_a_tuning_run_measures_no_curve(tmp_path):
+  experiment = registry.find_experiment('block')
+  for changes, expected in (({}, 1), ({'run.evaluations': 7}, 7)):
+    runs = tune.plan_grid(experiment, Config(), changes, tmp_path)
+    assert {run.config.run.evaluations for run in runs} == {expected}
+
+
 @pytest.mark.slow
 def test_a_real_tuning_at_the_smallest_size(tmp_path, monkeypatch):
   experiment = dataclasses.replace(registry.find_experiment('block'), grid=Grid((1e-4, 1e-2), seeds=(100,)))

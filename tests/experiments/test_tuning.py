@@ -129,6 +129,8 @@ def test_what_comes_with_the_project_holds_for_its_experiment():
     assert set(experiment.variants) <= set(found.chosen)
     scale = load_config(str(tuned_rates.COMMITTED.parents[1] / experiment.config))
     assert tuned_rates.elsewhere(found, experiment, scale, {}) == ''
+    assert tuned_rates.elsewhere(found, experiment, scale, {'run.evaluations': 1}) == '', 'a curve decides nothing'
+    assert tuned_rates.elsewhere(found, experiment, scale, {'run.steps': 77}) == 'run.steps is 300 there, 77 here'
 
 
 def test_a_field_that_is_new_had_its_default(tmp_path):
