@@ -54,7 +54,7 @@ def test_check_writes_nothing(directory, tmp_path):
 def test_the_same_run_may_go_on_looking_at_other_things(directory):
   run_directory.prepare(directory, Config())
   looking = {'run.log_every': 7, 'run.evaluations': 3, 'run.evaluation_batches': 1, 'run.checkpoint_every': 9}
-  looking |= {'run.keep_checkpoints': 5, 'inspect.level': 'off'}
+  looking |= {'run.keep_checkpoints': 5, 'inspect.level': 'off', 'mesh.data': 2, 'mesh.fsdp': 2}
   assert set(looking) == set(NOT_OF_IT)
   changed = Config().replace(looking)
   run_directory.check(directory, changed)
