@@ -11,5 +11,5 @@ def new_table(title: str, columns: Sequence[str], left: int = 1) -> Table:
   """An empty table; the first columns are words, the others numbers."""
   table = Table(title=Text(title), title_justify='left', box=box.SIMPLE_HEAD, pad_edge=False)
   for number, column in enumerate(columns):
-    table.add_column(column, justify='left' if number < left else 'right')
+    table.add_column(column, justify='left' if number < left else 'right', no_wrap=number < left)
   return table
