@@ -2,6 +2,7 @@
 
 Command: python train.py --experiment=norm_placement --tune
 Time: 55 runs, each as long as one of experiments/block.py, after 110 runs of 35 seconds that choose the rates.
+Not run yet.
 """
 
 import itertools

@@ -3,6 +3,23 @@
 Command: python train.py --experiment=trainability
          python -m experiments.reproduce --only=trainability
 Time: 8 minutes on two cores of about 100 GFLOP/s each: 54 runs of 13 to 19 seconds.
+
+In width 32: mean final loss of two seeds in bits per byte (* neither learned; unigrams alone have 4.489; of all
+others both did):
+
+                layers   5e-4     2e-3     8e-3
+  pre               3    3.77     3.03     2.64
+                    6    3.65     2.91     2.54
+                   12    3.54     2.83     2.46
+  post              3    3.77     3.02     2.63
+                    6    3.65     2.90     2.50
+                   12    3.54     2.82     2.45
+  no_residual       3    4.57*    4.35     4.48*
+                    6    4.57*    4.49*    4.49*
+                   12    4.58*    4.49*    4.49*
+
+Reproduced. Without a residual three layers learn a little at one rate of three, and no deeper model learns at all. With
+the depth scale and at this width Post-LN trains wherever Pre-Norm does.
 """
 
 import itertools

@@ -5,7 +5,7 @@ warm-up, about 34 with; Pre-LN about 34 without).
 
 Command: python train.py --experiment=warmup
          python -m experiments.reproduce --only=warmup
-Time: 11 minutes on two cores of about 100 GFLOP/s each: 36 runs of 35 seconds.
+Time: 11 minutes on two cores of about 100 GFLOP/s each: 36 runs of 35 seconds. Not run yet.
 """
 
 from matplotlib.figure import Figure
