@@ -81,7 +81,7 @@ class Reproduction:
     settings: what `measure` is given: sizes, seeds.
     full: changes of the settings at --scale=full, for a GPU.
     read: computes it from the finished runs of the EXPERIMENT that the same file declares, instead of `measure`.
-    drift: the relative difference that another machine may show without --check naming it.
+    drift: the relative difference that another machine may show without --check naming it; with `read`, the absolute.
     name: of its file; set by the registry.
   """
 

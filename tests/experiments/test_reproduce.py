@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -224,6 +225,14 @@ def test_check_names_what_moved(there, tmp_path, capsys):
   assert 'good moved: line (the line): (0.3333, 0.6667) then, (0.3393, 0.6727) now' in text
   assert 'good moved: reproduced then, not reproduced now' in text
   assert 'by_seed' not in text
+
+
+@pytest.mark.parametrize('value', [0.01, 2.0])
+def test_what_runs_may_drift_by_is_not_a_share_of_what_they_came_to(value):
+  trained = dataclasses.replace(make('trained', measure=None, read=broken), drift=0.02)
+  finding = SimpleNamespace(value=value)
+  assert record._tolerance(trained, finding) == 0.02
+  assert record._tolerance(dataclasses.replace(trained, read=None), finding) == pytest.approx(0.02 * value)
 
 
 def test_a_check_trains_nothing_that_is_not_named(there, tmp_path, capsys):
