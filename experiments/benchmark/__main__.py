@@ -22,11 +22,16 @@ WHAT = {
   'inspection': 'Measure what inspection adds, instead of the step itself.',
   'growth': 'Measure what grows with the length of a sequence, and with the number of layers.',
 }
-CHOSEN = [flags.DEFINE_bool(name, False, text) for name, text in WHAT.items()]
-TURNS = flags.DEFINE_integer('turns', 15, 'How often each takes its turn.', lower_bound=3)
-STEPS = flags.DEFINE_integer('steps', 5, 'With --inspection: steps in a turn.', lower_bound=1)
-SIZE = flags.DEFINE_multi_enum('size', ['small', 'medium'], ['small', 'medium'], 'Which sizes; give it once for each.')
-CORE = flags.DEFINE_integer('core', None, 'With --inspection, --growth: the one core to run on. Default: all.')
+OWN = flags.FlagValues()
+CHOSEN = [flags.DEFINE_bool(name, False, text, flag_values=OWN) for name, text in WHAT.items()]
+TURNS = flags.DEFINE_integer('turns', 15, 'How often each takes its turn.', lower_bound=3, flag_values=OWN)
+STEPS = flags.DEFINE_integer('steps', 5, 'With --inspection: steps in a turn.', lower_bound=1, flag_values=OWN)
+SIZE = flags.DEFINE_multi_enum(
+  'size', ['small', 'medium'], ['small', 'medium'], 'Which sizes; give it once for each.', flag_values=OWN
+)
+CORE = flags.DEFINE_integer(
+  'core', None, 'With --inspection, --growth: the one core to run on. Default: all.', flag_values=OWN
+)
 
 
 def main(console: Console) -> int:
@@ -60,4 +65,4 @@ def main(console: Console) -> int:
 
 
 if __name__ == '__main__':
-  command_line.run('benchmark', main)
+  command_line.run('benchmark', main, OWN)

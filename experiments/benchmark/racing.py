@@ -61,10 +61,11 @@ class Result:
 
 def race(entries: Sequence[Entry], turns: int) -> list[Result]:
   """Has each take its steps, one entry after the other, so many times; every second time in the opposite order."""
-  teams = [_Team(entry) for entry in entries]
+  teams = list[_Team]()
   try:
-    for team in teams:
-      team.warm_up()
+    for entry in entries:
+      teams.append(_Team(entry))
+      teams[-1].warm_up()
     for turn in range(turns):
       for team in teams if turn % 2 else reversed(teams):
         team.seconds.append(team.step(team.steps))
@@ -78,7 +79,7 @@ class _Team:
   """The processes of an entry."""
 
   def __init__(self, entry: Entry):
-    self.entry, self.seconds, self.steps = entry, list[float](), 1
+    self.entry, self.about, self.seconds, self.steps = entry, dict[str, Any](), list[float](), 1
     path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get('PYTHONPATH')])])
     self._processes = [
       subprocess.Popen(
@@ -88,9 +89,9 @@ class _Team:
       )
       for core in entry.cores
     ]  # fmt: skip
-    self.about, *_ = [json.loads(self._answer(process)) for process in self._processes]
 
   def warm_up(self) -> None:
+    self.about, *_ = [json.loads(self._answer(process)) for process in self._processes]
     self.step(1)
     self.steps = max(1, round(TURN / self.step(1)))
 
@@ -110,8 +111,8 @@ class _Team:
 
   def kill(self) -> None:
     for process in self._processes:
-      process.kill()
-      process.wait()
+      with process:  # waits for its end, and closes the pipes
+        process.kill()
 
   def _answer(self, process: subprocess.Popen) -> str:
     assert process.stdout is not None
