@@ -38,7 +38,8 @@ def test_an_experiment_says_what_it_asks_and_how_to_run_it(name):
   experiment = registry.find_experiment(name)
   assert experiment.name == name
   assert experiment.question.endswith('?')
-  assert len(experiment.seeds) >= 5
+  maps_a_grid = name in registry.reproduction_names()  # some of which have more runs than a person waits for
+  assert len(experiment.seeds) >= (2 if maps_a_grid else 5)
   module = __import__(f'experiments.{name}', fromlist=['EXPERIMENT'])
   assert f'python train.py --experiment={name}' in module.__doc__
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(place, capfd):
     'array': '0-5%6', 'partition': 'gpu', 'time': '1590', 'gpus-per-node': '1', 'cpus-per-task': '4', 'mem': '16G',
     'account': 'lab', 'requeue': '', 'signal': 'USR2@90', 'job-name': 'block', 'nodes': '1', 'open-mode': 'append',
   }  # fmt: skip
-  assert f'export PYTHONPATH={sweep.PROJECT}$' in script
+  assert f'export PYTHONPATH={shlex.quote(str(sweep.PROJECT))}$' in script
   assert re.search(r'^srun .* --cpus-per-task=4 .* -m submitit', script, re.MULTILINE)
   assert list(place.iterdir()) == []
 
