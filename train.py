@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
-from experiments import launch, plan, processes, registry, tuned_rates
+from experiments import launch, plan, processes, registry, slurm, tuned_rates
 from experiments.experiment import Changes, Experiment
 from training.config import ConfigError, nearest_name
 from training.files import SaveFailed
@@ -44,7 +44,7 @@ SEEDS = flags.DEFINE_list('seeds', [], 'Seeds of initial values and data order. 
 WORKDIR = flags.DEFINE_string('workdir', 'runs', 'Where the results go: <workdir>/<experiment>/<variant>/seed_<k>.')
 WORKERS = flags.DEFINE_integer(
   'workers', 0, 'Runs at a time. Default: one a core, each run on one core (the numbers do not depend on how many); '
-  'one a GPU on a GPU host. A single run has every core, or one GPU.', lower_bound=0,
+  'one a GPU on a GPU host. A single run has every core, or every GPU.', lower_bound=0,
 )  # fmt: skip
 TUNE = flags.DEFINE_bool(
   'tune', False, 'First give every variant the same grid of learning rates, on seeds kept for it; then run each at its '
@@ -66,6 +66,8 @@ ESTIMATE = flags.DEFINE_bool(
   'step, and bytes a device, on the mesh that is asked for.',
 )  # fmt: skip
 define_config_flags()
+for module in (launch, slurm, processes):
+  flags.adopt_module_key_flags(module)  # --help shows theirs too
 
 
 def main(argv: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,12 @@ def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
   for word in ('block', 'norm_placement', 'feed_forward', 'residual', 'heads', 'initialisation', 'post_norm', 'rezero'):
     assert word in output
   assert not list(tmp_path.iterdir())
+
+
+def test_help_shows_the_flags_of_every_module():
+  shown = flags.FLAGS.module_help(train)
+  for name in ('experiment', 'tune', 'launcher', 'dry_run', 'slurm_time', 'coordinator', 'estimate', 'status'):
+    assert re.search(rf'--(\[no\])?{name}:', shown), name
 
 
 def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
