@@ -35,12 +35,12 @@ def two_seeds(monkeypatch):
 def test_a_reproduction_is_read_from_the_runs_it_trains(two_seeds, tmp_path):
   made = trained.reproduce(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
   finals = [
-    read_json(tmp_path / f'initialisation/{placement}_depth_scale/seed_1/result.json')['val_loss']
+    read_json(tmp_path / f'initialisation/{placement}_depth_scale_0.004/seed_1/result.json')['val_loss']
     for placement in ('pre', 'post')
   ]
   measured = record.plain(made['measured'])
   assert measured['depth_scale'][1] == pytest.approx(finals[1] - finals[0])
-  assert [finding.seeds for finding in judge_all(two_seeds, measured)] == [2, 2]
+  assert [finding.seeds for finding in judge_all(two_seeds, measured)] == [2, 2, 2]
   assert made['settings']['model.num_layers'] == 2
   assert 'run.init_seed' not in made['settings']
   assert made['seeds'] == [0, 1]
