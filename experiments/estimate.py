@@ -8,13 +8,11 @@ from collections.abc import Sequence
 
 import jax
 from absl import logging
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from experiments import machine
 from experiments.plan import Run
+from experiments.table import new_table
 from training.mesh import make_mesh, mesh_shape
 from training.programs import train_program
 
@@ -33,11 +31,8 @@ def estimate(runs: Sequence[Run], console: Console) -> int:
     jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_num_cpu_devices', max(largest.named, there))
   logging.set_verbosity(logging.WARNING)  # JAX tells of every kind of device that is not there
-  title = Text(f'a training step, compiled for {jax.default_backend()}; mesh: data x fsdp; MB: of one device')
-  table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, pad_edge=False)
-  table.add_column('variant')
-  for column in COLUMNS:
-    table.add_column(column, justify='right')
+  title = f'a training step, compiled for {jax.default_backend()}; mesh: data x fsdp; MB: of one device'
+  table = new_table(title, ('variant', *COLUMNS))
   for run in runs:
     if run.seed == runs[0].seed:
       table.add_row(run.variant, *_row(run, max(run.config.mesh.named, there)))

@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from experiments import statistics
 from experiments.gradients import Measured
+from experiments.table import new_table
 from training.measures import SUBLAYERS
 
 WIDE, NARROW = 16, 10  # characters of a bar
@@ -26,9 +25,9 @@ def by_sublayer(measured: Sequence[Measured]) -> Table:
   scale = f'; bars: logarithm, {low:.2g} to {high:.2g}' if _logarithmic(low, high) else ''
   batches = len(measured[0].samples['loss'])
   losses = '; '.join(f'{one.label}: {number(one.mean("loss"), one.half_width("loss"))}' for one in measured)
-  view = _table(
+  view = new_table(
     f'gradient in the stream at the input of each sublayer, nats a unit{scale}',
-    'norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens, so they do not depend on the batch; '
+    caption='norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens, so they do not depend on the batch; '
     f'±: 95% interval over {batches} batches; cosine: between the skip and the branch part; '
     f'gain: the total over that at the output of the sublayer\nloss in nats a token: {losses}',
   )
@@ -68,10 +67,10 @@ def _total_cells(value: float, half: float, low: float, high: float, detailed: b
 def by_depth(measured: Sequence[Measured]) -> Table:
   """One row a depth: the gradient at both ends of the stack, and of the last feed-forward's output kernel."""
   last = [one.mean(LAST_KERNEL)[-1] for one in measured]
-  view = _table(
+  view = new_table(
     f'{measured[0].subject.name}: gradients at the initial values, by depth',
-    'stream: norm over tokens, sqrt(n sum_t |g_t|^2), in nats a unit; kernel: the gradient averaged over the batch, '
-    f'then its Frobenius norm; ±: 95% interval over {len(measured[0].samples["loss"])} batches, '
+    caption='stream: norm over tokens, sqrt(n sum_t |g_t|^2), in nats a unit; kernel: the gradient averaged over the '
+    f'batch, then its Frobenius norm; ±: 95% interval over {len(measured[0].samples["loss"])} batches, '
     f'each with initial values of its own\n{exponent_words(measured)}',
   )
   view.add_column('layers', justify='right')
@@ -88,13 +87,6 @@ def by_depth(measured: Sequence[Measured]) -> Table:
       bar(one.mean(LAST_KERNEL)[-1], min(last), max(last), WIDE),
     )
   return view
-
-
-def _table(title: str, caption: str) -> Table:
-  return Table(
-    title=Text(title), caption=Text(caption), title_justify='left', caption_justify='left', box=box.SIMPLE_HEAD,
-    pad_edge=False,
-  )  # fmt: skip
 
 
 def exponent(measured: Sequence[Measured], measure: str = LAST_KERNEL) -> tuple[float, float]:

@@ -81,8 +81,13 @@ def worker_places(
     return [Place(None, {**environment, 'JAX_NUM_CPU_DEVICES': str(named)}, named)]
   if whole_machine:
     return [Place(None, environment, devices)]
-  cores = sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else list(range(os.cpu_count() or 1))
-  return [Place(cores[k % len(cores)], environment, devices) for k in range(workers or len(cores))]
+  own = cores()
+  return [Place(own[k % len(own)], environment, devices) for k in range(workers or len(own))]
+
+
+def cores() -> list[int]:
+  """Those that this process may use."""
+  return sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else list(range(os.cpu_count() or 1))
 
 
 def _visible(variable: str, devices: int) -> list[str]:

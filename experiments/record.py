@@ -1,6 +1,5 @@
 """What a reproduction leaves behind: measured.json with all that made it, and what it gave when last run here."""
 
-import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.findings import Finding, overall
+from experiments.machine import cores
 from experiments.reproduction import Reproduction, spell
 from training.config import ConfigError
 from training.environment import environment
@@ -92,12 +92,11 @@ def code_revision() -> str | None:
 
 def machine() -> str:
   """Cores and processor, as `2 cores, AMD EPYC`."""
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   cpuinfo = Path('/proc/cpuinfo')
   models = (
     [line for line in cpuinfo.read_text().splitlines() if line.startswith('model name')] if cpuinfo.exists() else []
   )
-  return f'{cores} cores, {models[0].partition(":")[2].strip() if models else platform.machine()}'
+  return f'{len(cores())} cores, {models[0].partition(":")[2].strip() if models else platform.machine()}'
 
 
 def expected_path(name: str) -> Path:

@@ -7,11 +7,12 @@ The letters that end an array's name are its axes:
   S  positions (keys)         V  vocabulary
   H  heads                    L  layers
   K  head width               N  heads of all sequences, B * H
+                              C  blocks of positions
 
 so `x_BTD` is the residual stream and `logits_BHTS` are attention logits.
 """
 
 from model.config import ConfigError, ModelConfig
-from model.transformer import apply, init, zero_taps
+from model.transformer import Constrain, apply, init, unconstrained, zero_taps
 
-__all__ = ['ConfigError', 'ModelConfig', 'apply', 'init', 'zero_taps']
+__all__ = ['ConfigError', 'Constrain', 'ModelConfig', 'apply', 'init', 'unconstrained', 'zero_taps']

@@ -26,6 +26,11 @@ Params = Any  # a nested dict of arrays; those under 'blocks' have a leading lay
 Constrain = Callable[[jax.Array, Params], tuple[jax.Array, Params]]
 
 
+def unconstrained(x_BTD: jax.Array, layer: Params) -> tuple[jax.Array, Params]:
+  """The stream and a layer's parameters, wherever they lie; see `apply`."""
+  return x_BTD, layer
+
+
 class Embedding(nnx.Module):
   """Token vectors, and position vectors if they are learned."""
 
@@ -154,7 +159,7 @@ def apply(
   taps: dict[str, jax.Array] | None = None,
   dropout_key: jax.Array | None = None,
   observe: bool = False,
-  constrain: Constrain = lambda *stream_and_layer: stream_and_layer,
+  constrain: Constrain = unconstrained,
 ) -> tuple[jax.Array, Stats]:
   """Runs the model.
 

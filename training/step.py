@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 
 import model
+from model import Constrain, unconstrained
 from training.config import Config
 from training.optimizer import make_optimizer, make_schedule
 
 Batch = dict[str, jax.Array]  # inputs_BT and targets_BT (int32), weights_BT (float32; 0: not scored)
-Constrain = Callable[[jax.Array, Any], tuple[jax.Array, Any]]  # see model.apply
 MOST_SKIPPED = 10  # updates in a row, with on_nonfinite=skip
 
 
@@ -51,11 +51,6 @@ def init_state(config: Config, init_seed: jax.Array) -> State:
     nonfinite_in_a_row=jnp.zeros((), jnp.int32),
     clipped=jnp.zeros((), jnp.int32),
   )
-
-
-def unconstrained(x_BTD: jax.Array, layer: Any) -> tuple[jax.Array, Any]:
-  """The stream and a layer's parameters, wherever they lie."""
-  return x_BTD, layer
 
 
 def weighted_loss(

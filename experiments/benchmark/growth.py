@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from rich.table import Table
 
 from experiments.benchmark.sizes import SIZES
-from experiments.benchmark.table import new_table
 from experiments.benchmark.turns import prepare, prepare_step, take_turns
+from experiments.table import new_table
 from model.attention_kernels import plain_attention
 from model.blocked_attention import blocked_attention
 

@@ -7,8 +7,8 @@ import numpy as np
 from rich.table import Table
 
 from experiments.benchmark.sizes import SIZES
-from experiments.benchmark.table import new_table
 from experiments.benchmark.turns import prepare_step, take_turns
+from experiments.table import new_table
 
 # What is compared with `off`. At a logged step the norms of each parameter are computed too: 1 step in 10 by default.
 LEVELS: Mapping[str, dict[str, Any]] = {

@@ -1,7 +1,6 @@
 """Training steps of both sizes on this machine, and PyTorch's at the same work."""
 
 import importlib.util
-import os
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -9,7 +8,7 @@ from rich.table import Table
 from experiments import machine
 from experiments.benchmark.racing import Entry, Result, race
 from experiments.benchmark.sizes import SIZES
-from experiments.benchmark.table import new_table
+from experiments.table import new_table
 from training.config import Config, ConfigError
 
 PRODUCT = 2048  # the side of the matrices whose product is the peak
@@ -19,7 +18,7 @@ PEERS = {'PyTorch layers': 'encoder', 'x-transformers': 'x_transformers'}
 
 def speed_table(sizes: Sequence[str], turns: int) -> Table:
   """One run on one core, on all cores, with a device a core, and a run on each core, of each size."""
-  cores = _cores()
+  cores = machine.cores()
   core, everything = (cores[0],), (None,)
   entries = [_product('one core', core), _product('all cores', everything)]
   for size in sizes:
@@ -63,7 +62,7 @@ def peers_table(sizes: Sequence[str], turns: int) -> Table:
   for library in ('torch', 'x_transformers'):
     if importlib.util.find_spec(library) is None:
       raise ConfigError(f'--peers needs {library}: pip install -r requirements-peers.txt')
-  cores = len(_cores())
+  cores = len(machine.cores())
   table = new_table(
     f'training steps on {cores} cores, and how long each takes beside the quicker of BlockLab; memory: the most it had',
     ('', '', 'parameters', 'ms a step', 'tokens/s', 'times', 'memory MB'),
@@ -87,10 +86,6 @@ def peers_table(sizes: Sequence[str], turns: int) -> Table:
         f'{result.peak_bytes / 1e6:.0f}',
       )
   return table
-
-
-def _cores() -> list[int]:
-  return sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else list(range(os.cpu_count() or 1))
 
 
 def _devices(config: Config, cores: int) -> int:
