@@ -1,4 +1,4 @@
-"""Two processes of four CPU devices each train one run together, over loopback."""
+"""Processes that train one run together, over loopback: two with four CPU devices each, or four with two."""
 
 import json
 import os
@@ -28,20 +28,20 @@ QUICK = {'XLA_FLAGS': '--xla_backend_optimization_level=0 --xla_llvm_disable_exp
 
 @pytest.fixture
 def start():
-  """Starts the commands of both processes; what is left of them at the end is killed."""
+  """Starts the commands of all processes; what is left of them at the end is killed."""
   started: list[subprocess.Popen] = []
 
-  def start(place: Path) -> list[subprocess.Popen]:
+  def start(place: Path, count: int = 2) -> list[subprocess.Popen]:
     with socket.create_server(('localhost', 0)) as free:
-      where = [f'--coordinator=localhost:{free.getsockname()[1]}', '--num_processes=2']
-    for index in range(2):
+      where = [f'--coordinator=localhost:{free.getsockname()[1]}', f'--num_processes={count}']
+    for index in range(count):
       started.append(
         subprocess.Popen(
           [*COMMAND, *where, f'--process_id={index}'], cwd=place, env=os.environ | QUICK, stdout=subprocess.PIPE,
           stderr=subprocess.STDOUT, text=True,
         )
       )  # fmt: skip
-    return started[-2:]
+    return started[-count:]
 
   yield start
   for process in started:
@@ -70,6 +70,13 @@ def assert_close(one, other) -> None:
     assert np.linalg.norm(np.float64(a) - np.float64(b)) <= 1e-5 * np.linalg.norm(np.float64(b))
 
 
+def assert_as_on_one_device(run: Path, alone: Path) -> None:
+  config = Config.from_flat(json.loads((run / 'config.json').read_text())).replace({'mesh.data': 1, 'mesh.fsdp': 1})
+  train(alone, config)
+  assert_close(final_state(run, config), final_state(alone, config))
+  assert_close(curves(run), curves(alone))
+
+
 @pytest.mark.slow
 def test_two_processes_that_are_killed_and_stopped_come_to_what_one_device_comes_to(tmp_path, start):
   run = tmp_path / 'runs' / 'custom' / 'mine' / 'seed_0'
@@ -94,7 +101,11 @@ def test_two_processes_that_are_killed_and_stopped_come_to_what_one_device_comes
   codes, outputs = end(start(tmp_path))
   assert codes == [0, 0], outputs
   assert json.loads((run / 'result.json').read_text())['resumed_at'] == stopped_at
-  config = Config.from_flat(json.loads((run / 'config.json').read_text())).replace({'mesh.data': 1, 'mesh.fsdp': 1})
-  train(tmp_path / 'alone', config)
-  assert_close(final_state(run, config), final_state(tmp_path / 'alone', config))
-  assert_close(curves(run), curves(tmp_path / 'alone'))
+  assert_as_on_one_device(run, tmp_path / 'alone')
+
+
+@pytest.mark.slow
+def test_four_processes_come_to_what_one_device_comes_to(tmp_path, start):
+  codes, outputs = end(start(tmp_path, count=4))
+  assert codes == [0] * 4, outputs
+  assert_as_on_one_device(tmp_path / 'runs' / 'custom' / 'mine' / 'seed_0', tmp_path / 'alone')
