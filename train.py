@@ -14,6 +14,7 @@ Running a command again goes on where it stopped, and skips what is finished. It
 it was asked for what cannot be; 75 if it was stopped (SIGINT or SIGTERM), and should be run again; 130 if twice.
 """
 
+import functools
 import shlex
 import sys
 from pathlib import Path
@@ -30,8 +31,9 @@ from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
 from experiments import launch, plan, processes, registry, slurm, tuned_rates
+from experiments.command_line import parse_flags, refuse
 from experiments.experiment import Changes, Experiment
-from training.config import ConfigError, nearest_name
+from training.config import ConfigError
 from training.files import SaveFailed
 
 PROJECT = Path(__file__).parent
@@ -70,11 +72,9 @@ for module in (launch, slurm, processes):
   flags.adopt_module_key_flags(module)  # --help shows theirs too
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
   """Runs what the flags ask for, and returns the exit code."""
   console = Console(width=None if sys.stdout.isatty() else 100)
-  if argv[1:]:
-    raise ConfigError(f'what is {argv[1]!r}? Every argument is a flag, as in --experiment=block')
   if LIST.value:
     list_experiments(console)
     return 0
@@ -172,32 +172,17 @@ def list_experiments(console: Console) -> None:
   console.print(table)
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the command line; a mistake in it is one line, not a traceback."""
-  try:
-    return flags.FLAGS(argv)
-  except flags.UnrecognizedFlagError as error:
-    raise SystemExit(refuse(f'unknown flag --{error.flagname}{nearest_name(error.flagname, flags.FLAGS)}')) from None
-  except flags.Error as error:
-    raise SystemExit(refuse(error)) from None
-
-
-def refuse(error: Exception | str) -> int:
-  """Says what is wrong with what was asked for, in one line, and returns the exit code for it."""
-  print(f'train.py: {" ".join(str(error).split())}', file=sys.stderr)
-  return 2
-
-
 def run_main(argv: list[str]) -> int:
   """`main`, with the user's mistakes told as such."""
+  del argv
   try:
-    return main(argv)
+    return main()
   except ConfigError as error:
-    return refuse(error)
+    return refuse('train.py', error)
   except OSError as error:
     print(f'train.py: {SaveFailed(error.filename or WORKDIR.value, error)}', file=sys.stderr)
     return 1
 
 
 if __name__ == '__main__':
-  app.run(run_main, flags_parser=parse_flags)
+  app.run(run_main, flags_parser=functools.partial(parse_flags, 'train.py'))

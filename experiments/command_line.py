@@ -1,5 +1,6 @@
-"""What the commands `python -m experiments.<name>` do alike: read their flags, and tell a mistake in one line."""
+"""What all commands do alike: read their flags, and tell a mistake in one line."""
 
+import functools
 import sys
 from collections.abc import Callable
 
@@ -13,7 +14,9 @@ WIDTH = 100  # of what is printed where there is no terminal
 
 
 def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues | None = None) -> None:
-  """Parses the flags, runs `main` and exits with its code; 2, and one line, for what the user got wrong.
+  """What `python -m experiments.<name>` does: parses the flags, runs `main` and exits with its code.
+
+  The code is 2, after one line, for what the user got wrong.
 
   Args:
     name: of the command, for its messages.
@@ -23,18 +26,6 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
   if own_flags is not None:
     flags.FLAGS.append_flag_values(own_flags)
     own_flags.mark_as_parsed()  # by way of flags.FLAGS
-
-  def parse(argv: list[str]) -> list[str]:
-    try:
-      rest = flags.FLAGS(argv)
-    except flags.UnrecognizedFlagError as error:
-      hint = nearest_name(error.flagname, flags.FLAGS)
-      raise SystemExit(refuse(name, f'unknown flag --{error.flagname}{hint}')) from None
-    except flags.Error as error:
-      raise SystemExit(refuse(name, error)) from None
-    if rest[1:]:
-      raise SystemExit(refuse(name, f'what is {rest[1]!r}? Every argument is a flag'))
-    return rest
 
   def guarded(argv: list[str]) -> int:
     del argv
@@ -48,7 +39,21 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
       print(f'{name}: stopped', file=sys.stderr)
       return 130
 
-  app.run(guarded, flags_parser=parse)
+  app.run(guarded, flags_parser=functools.partial(parse_flags, name))
+
+
+def parse_flags(name: str, argv: list[str]) -> list[str]:
+  """Parses the command line of a command, all of it flags; leaves with one line and code 2 at a mistake in it."""
+  try:
+    rest = flags.FLAGS(argv)
+  except flags.UnrecognizedFlagError as error:
+    hint = nearest_name(error.flagname, flags.FLAGS)
+    raise SystemExit(refuse(name, f'unknown flag --{error.flagname}{hint}')) from None
+  except flags.Error as error:
+    raise SystemExit(refuse(name, error)) from None
+  if rest[1:]:
+    raise SystemExit(refuse(name, f'what is {rest[1]!r}? Every argument is a flag, as in --name=value'))
+  return rest
 
 
 def refuse(name: str, error: Exception | str) -> int:

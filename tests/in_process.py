@@ -3,13 +3,14 @@
 from absl.testing import flagsaver
 
 import train
+from experiments.command_line import parse_flags
 
 
 def run_main(*arguments: str) -> int:
   """What the command would exit with."""
   with flagsaver.flagsaver():
     try:
-      argv = train.parse_flags(['train.py', *arguments])
+      argv = parse_flags('train.py', ['train.py', *arguments])
     except SystemExit as stop:
       return stop.code
     return train.run_main(argv)

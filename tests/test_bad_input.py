@@ -19,6 +19,7 @@ import experiments.conduct  # noqa: F401 - before the privileges to read it are 
 import train
 from configs.flags import load_config
 from experiments import plan
+from experiments.command_line import parse_flags
 from training import run_directory
 from training.data import load_for
 
@@ -217,7 +218,7 @@ RUN = [
 def run(tmp_path_factory) -> Path:
   """What the command RUN leaves when it is killed after step 36."""
   with flagsaver.flagsaver():
-    train.parse_flags(['train.py', *RUN])
+    parse_flags('train.py', ['train.py', *RUN])
     experiment, changes = train.asked_for()
   scale = load_config(str(train.PROJECT / experiment.config))
   (planned,) = plan.plan_runs(experiment, scale, changes, Path('runs'))

@@ -10,6 +10,7 @@ from absl.testing import flagsaver
 
 import train
 from experiments import plan
+from experiments.command_line import parse_flags
 
 PROJECT = Path(train.__file__).parent
 README = (PROJECT / 'README.md').read_text('utf8')
@@ -31,7 +32,7 @@ def test_there_are_commands_to_check():
 def test_a_command_of_the_readme_is_understood(command, monkeypatch, tmp_path):
   monkeypatch.chdir(PROJECT)
   with flagsaver.flagsaver():
-    assert len(train.parse_flags(shlex.split(command))) == 1
+    assert len(parse_flags('train.py', shlex.split(command))) == 1
     experiment, changes = train.asked_for()
     scale = train.load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
     assert plan.plan_runs(experiment, scale, changes, tmp_path)

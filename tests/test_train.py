@@ -13,6 +13,7 @@ from absl.testing import flagsaver
 from in_process import run_main
 
 import train
+from experiments.command_line import parse_flags
 from experiments.results import load
 from training.config import ConfigError
 
@@ -35,7 +36,7 @@ def test_help_shows_the_flags_of_every_module():
 
 
 def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
-  def fail(argv):
+  def fail():
     raise OSError(28, 'No space left on device')
 
   monkeypatch.setattr(train, 'main', fail)
@@ -47,7 +48,7 @@ def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
 
 def asked_for(*arguments: str):
   with flagsaver.flagsaver():
-    train.parse_flags(['train.py', *arguments])
+    parse_flags('train.py', ['train.py', *arguments])
     return train.asked_for()
 
 

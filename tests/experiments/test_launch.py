@@ -4,8 +4,8 @@ import made_run
 from absl.testing import flagsaver
 from rich.console import Console
 
-import train
 from experiments import launch, plan, sweep
+from experiments.command_line import parse_flags
 from experiments.experiment import Experiment
 from training import run_directory
 from training.config import Config
@@ -27,7 +27,7 @@ def test_a_dry_run_says_from_where_each_run_would_go_on(tmp_path):
   before = sorted(tmp_path.rglob('*'))
   output = io.StringIO()
   with flagsaver.flagsaver():
-    train.parse_flags(['train.py', '--dry_run'])
+    parse_flags('train.py', ['train.py', '--dry_run'])
     launched = launch.from_flags(0)(runs, sweep.unfinished(runs), Console(file=output))
   assert launched == ([], 0)
   assert output.getvalue().split('\n')[:4] == [

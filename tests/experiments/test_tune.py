@@ -12,6 +12,7 @@ from absl.testing import flagsaver
 
 import train
 from experiments import conduct, registry, results, sweep, tune, tuned_rates, tuning
+from experiments.command_line import parse_flags
 from experiments.experiment import Grid
 from training.config import Config, ConfigError
 
@@ -22,7 +23,7 @@ BLOCK = '--experiment=block'
 
 def run_main(*arguments: str) -> int:
   with flagsaver.flagsaver():
-    return train.run_main(train.parse_flags(['train.py', *arguments]))
+    return train.run_main(parse_flags('train.py', ['train.py', *arguments]))
 
 
 @pytest.fixture(scope='module')
