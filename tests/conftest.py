@@ -1,4 +1,10 @@
-"""What all tests share: a cache folder of their own."""
+"""What tests share: a cache folder of their own, and a place where a command is given."""
+
+import gzip
+import json
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -9,3 +15,23 @@ def private_cache(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv('BLOCKLAB_CACHE', str(tmp_path_factory.mktemp('cache')))
     yield
+
+
+@pytest.fixture
+def place(monkeypatch):
+  """Where the command is given: a folder that is anybody's, with what a person might have lying about."""
+  folder = Path(tempfile.mkdtemp())
+  folder.chmod(0o777)
+  monkeypatch.chdir(folder)
+  (folder / 'empty.txt').touch()
+  (folder / 'short.txt').write_text('In the beginning')
+  (folder / 'folder').mkdir()
+  (folder / 'cut.txt.gz').write_bytes(gzip.compress(b'In the beginning' * 1000)[:-9])
+  (folder / 'noise.jsonl').write_bytes(bytes(range(256)) * 9)
+  (folder / 'gigantic.jsonl').write_text('[' * 5_000_000)
+  (folder / 'other.jsonl').write_text(json.dumps({'content': 'In the beginning'}))
+  (folder / 'raises.py').write_text('def get_config():\n  return 1 / 0\n')
+  (folder / 'nothing.py').write_text('x = 1\n')
+  (folder / 'typo.py').write_text('def get_config(:\n')
+  yield folder
+  shutil.rmtree(folder)

@@ -1,38 +1,18 @@
 """The summary, the table and the page."""
 
 import base64
-import csv
-import io
 import json
 import re
 
 import fake_runs
 import numpy as np
 import pytest
-from rich.console import Console
+from reported import findings, printed
 
-from experiments import report, results, runs
+from experiments import report, results
 from experiments.experiment import Experiment
-from experiments.summary import summarise
-from training.config import ConfigError
 
 COMMAND = 'python train.py --experiment=block --seeds=0,1,2,3,4'
-COPY = Experiment(
-  'Can it copy?',
-  {'baseline': {}, 'post': {'model.norm_placement': 'post'}, 'deep': {'model.norm_placement': 'deepnorm'}},
-  name='copy',
-  seeds=(0, 1, 2),
-)
-
-
-def findings(experiment, directory):
-  return summarise(runs.load(experiment, directory))
-
-
-def printed(summary, width=100):
-  file = io.StringIO()
-  Console(file=file, width=width).print(report.table(summary))
-  return file.getvalue()
 
 
 @pytest.fixture(scope='module')
@@ -201,149 +181,3 @@ def test_page_escapes_what_a_user_typed(tmp_path):
   page = (tmp_path / 'x/report.html').read_text()
   assert 'Is a &lt; b &amp; &#34;c&#34;?' in page
   assert '"<b>"' not in page
-
-
-PARTIAL = {
-  'no baseline': (
-    {'levels': {'relu': 3.0, 'post_norm': 2.8}},
-    ['baseline, no_residual: no finished run', 'Nothing to compare'],
-  ),
-  'baseline alone': (
-    {'levels': {'baseline': 2.9}},
-    ['post_norm, relu, no_residual: no finished run', 'only the baseline has finished runs'],
-  ),
-  'all diverged': (
-    {
-      'levels': {'baseline': 2.9, 'post_norm': 2.8},
-      'statuses': {('post_norm', k): 'diverged' for k in range(5)},
-    },
-    ['unstable (0 of 5 learned): 5 diverged at learning rate 4e-3', 'no pair of runs ended in both'],
-  ),
-  'everything diverged': (
-    {
-      'levels': {'baseline': 2.9, 'post_norm': 2.8},
-      'statuses': {(name, k): 'diverged' for name in ('baseline', 'post_norm') for k in range(5)},
-      'yardsticks': {},
-    },
-    ['unstable (0 of 5 learned; baseline: 0 of 5 learned)'],
-  ),
-  'no inspection': ({'levels': {'baseline': 2.9, 'relu': 3.0}, 'inspect': False}, ['inspect.level=off']),
-}
-
-
-@pytest.mark.parametrize('case', PARTIAL)
-def test_partial_experiments_say_what_is_missing(tmp_path, case):
-  options, pieces = PARTIAL[case]
-  directory = fake_runs.write_experiment(tmp_path / 'block', points=3, **options)
-  report.write(fake_runs.BLOCK, directory, COMMAND)
-  text = (directory / 'summary.json').read_text()
-  assert not re.search('NaN|Infinity', text)
-  page = (directory / 'report.html').read_text()
-  for piece in pieces:
-    assert piece in page
-  assert 'does not train' not in page
-  assert max(map(len, printed(json.loads(text)).splitlines())) <= 100
-
-
-def test_missing_seeds_leave_the_pairs_there_are(tmp_path):
-  directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9, 'relu': 3.0}, points=3)
-  for seed in (1, 3, 4):
-    (directory / f'baseline/seed_{seed}/result.json').unlink()
-  (directory / 'relu/seed_4/metrics.jsonl').unlink()
-  summary = findings(fake_runs.BLOCK, directory)
-  assert list(summary['variants']['relu']['comparison']['differences']) == ['0', '2']
-  assert 'baseline: no finished run of seeds 1, 3, 4' in summary['notes']
-  assert any('relu/seed_4/metrics.jsonl' in note for note in summary['notes'])
-  (directory / 'baseline/seed_2/result.json').unlink()
-  sentence = findings(fake_runs.BLOCK, directory)['variants']['relu']['sentence']
-  assert sentence.startswith('inconclusive (one seed): +0.')
-  assert 'an interval needs two seeds' in sentence
-
-
-def test_what_all_variants_lack_is_said_once(tmp_path):
-  directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9, 'relu': 3.0}, points=3)
-  for seed in (2, 3, 4):
-    (directory / f'baseline/seed_{seed}/result.json').unlink()
-    (directory / f'relu/seed_{seed}/result.json').unlink()
-  absent = 'post_norm, no_residual: no finished run'
-  assert findings(fake_runs.BLOCK, directory)['notes'] == ['no finished run of seeds 2, 3, 4', absent]
-  (directory / 'relu/seed_1/result.json').unlink()
-  apart = ['baseline: no finished run of seeds 2, 3, 4', absent, 'relu: no finished run of seeds 1, 2, 3, 4']
-  assert findings(fake_runs.BLOCK, directory)['notes'] == apart
-
-
-@pytest.mark.parametrize(
-  ('changes', 'seeds', 'covers'),
-  [
-    ({}, (0, 1), 'the initial values and the order of the data, which change together from seed to seed'),
-    ({'data.seed': 7}, (0, 1), 'the initial values alone'),
-    ({'run.init_seed': 7}, (0, 1), 'the order of the data alone'),
-    ({}, (0,), None),
-  ],
-)
-def test_an_interval_covers_what_differs_between_seeds(tmp_path, changes, seeds, covers):
-  experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='x', seeds=seeds)
-  levels = {'baseline': 2.9, 'relu': 3.0}
-  summary = findings(experiment, fake_runs.write_experiment(tmp_path, experiment, levels, changes=changes, points=3))
-  assert summary['interval']['covers'] == covers
-  said = f'intervals cover {covers}; not' if covers else 'one seed gives no interval, and no verdict'
-  assert said in ' '.join(printed(summary).split())
-
-
-def test_runs_of_other_variants_are_named_not_mixed_in(tmp_path):
-  directory = fake_runs.write_experiment(tmp_path / 'block', points=3)
-  experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='block')
-  summary = findings(experiment, directory)
-  assert list(summary['variants']) == ['baseline', 'relu']
-  assert any('no_residual, post_norm' in note for note in summary['notes'])
-  report.write(experiment, directory, COMMAND)
-  with (directory / 'results.csv').open() as file:
-    assert len(list(csv.DictReader(file))) == 20  # every run there is
-  with pytest.raises(ConfigError, match='none of mine'):
-    findings(Experiment('?', {'mine': {}}, name='block'), directory)
-
-
-def test_a_synthetic_task_is_compared_in_nats(tmp_path):
-  directory = fake_runs.write_experiment(
-    tmp_path / 'copy', COPY, {'baseline': 0.3, 'post': 0.31, 'deep': 4.1}, changes={'data.task': 'copy'}, yardsticks={}
-  )
-  report.write(COPY, directory, 'python train.py --experiment=copy')
-  summary = json.loads((directory / 'summary.json').read_text())
-  assert summary['measure'] == {'column': 'val_loss', 'unit': 'nats a token', 'margin': 0.014, 'split': 'validation'}
-  assert summary['yardsticks'] == {'unigram': 4.159}
-  assert summary['variants']['post']['mean'] == pytest.approx(0.31, abs=0.05)
-  assert summary['variants']['post']['test_mean'] is None
-  deep = summary['variants']['deep']
-  assert deep['sentence'].endswith('fan_in with the scale of DeepNorm (baseline fan_in with depth scale)')
-  page = (directory / 'report.html').read_text()
-  assert 'nats a token' in page
-  assert 'bits per byte' not in page
-
-
-def test_a_tuned_rate_is_told_from_a_shared_one(tmp_path):
-  experiment = Experiment(
-    '?', {'baseline': {}, 'post': {'model.norm_placement': 'post', 'optimizer.learning_rate': 2e-3}}, name='x'
-  )
-  levels = {'baseline': 2.9, 'post': 2.8}
-  fake_runs.write_experiment(tmp_path / 'tuned', experiment, levels, points=3, tuned=True)
-  tuned = findings(experiment, tmp_path / 'tuned')
-  assert 'at learning rate 2e-3 (tuned; baseline 4e-3)' in tuned['variants']['post']['sentence']
-  assert 'learning rate (4e-3, 2e-3)' in tuned['not_held_equal']
-  assert 'the budget for tuning the learning rate' in tuned['held_equal']
-  fake_runs.write_experiment(tmp_path / 'set', experiment, levels, points=3)
-  by_hand = findings(experiment, tmp_path / 'set')
-  assert 'at learning rate 2e-3 (baseline 4e-3)' in by_hand['variants']['post']['sentence']
-
-
-def test_the_names_of_a_grid_are_broken_where_they_are_joined(tmp_path):
-  experiment = Experiment(
-    '?',
-    {'norm_placement=pre+learning_rate=0.001': {}, 'norm_placement=post+learning_rate=0.001': {'model.norm': 'layer'}},
-    name='custom',
-    seeds=(0, 1),
-  )
-  levels = dict.fromkeys(experiment.variants, 2.9)
-  said = printed(findings(experiment, fake_runs.write_experiment(tmp_path, experiment, levels, points=3)))
-  assert ' norm_placement=post ' in said
-  assert ' +learning_rate=0.001 ' in said
-  assert 'minus baseline' in said

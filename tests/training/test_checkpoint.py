@@ -1,7 +1,5 @@
-import dataclasses
 import gc
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,56 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
+from saved_states import ABOUT, CONFIG, assert_same, restored, shapes_of, state_of
 
-from model.config import ModelConfig
-from model.transformer import param_shapes
 from training.checkpoint import Checkpoints, load, steps_in
-from training.config import Config, ConfigError
-from training.digests import Damaged
+from training.config import ConfigError
 from training.files import SaveFailed
-from training.optimizer import make_optimizer
-from training.step import State
-
-CONFIG = Config(model=ModelConfig(vocab_size=11, num_layers=2, d_model=8, num_heads=2, norm='layer', use_bias=True))
-
-
-def state_of(config: Config = CONFIG, step: int = 1, seed: int = 0) -> State:
-  """A state in which no two numbers are the same."""
-  params = param_shapes(config.model)
-  optimizer = jax.eval_shape(make_optimizer(config.optimizer, 10).init, params)
-  whole = jax.ShapeDtypeStruct((), np.int32)
-  shapes = State(whole, params, optimizer, jax.ShapeDtypeStruct((), np.uint32), whole, whole)
-  rng = np.random.default_rng(seed)
-
-  def draw(leaf):
-    if leaf.dtype == np.float32:
-      return jnp.asarray(rng.normal(size=leaf.shape), jnp.float32)
-    return jnp.asarray(rng.integers(1, 2**31, leaf.shape), leaf.dtype)
-
-  state = jax.tree.map(draw, shapes)
-  return State(
-    jnp.int32(step), state.params, state.optimizer, jnp.uint32(2**32 - 1), state.nonfinite_in_a_row, state.clipped
-  )
-
-
-def shapes_of(state: State) -> State:
-  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-
-
-ABOUT = {'run': {'model.num_layers': 2}, 'log': {'bytes': 3}}
-
-
-def restored(checkpoints: Checkpoints, like: State) -> State:
-  found = checkpoints.restore(like, lambda about: None)
-  assert found is not None
-  return found.state
-
-
-def assert_same(one, other) -> None:
-  assert jax.tree.structure(one) == jax.tree.structure(other)
-  for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-    assert (a.dtype, a.shape) == (b.dtype, b.shape)
-    assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 @pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', 'muon'])
@@ -188,81 +141,6 @@ def test_a_folder_that_vanished_fails_the_save(tmp_path):
   with pytest.raises(SaveFailed, match='checkpoints'):
     fail()
   assert folder.read_text() == 'a file in its place'
-
-
-def damage(path: Path, how: str) -> None:
-  if how == 'deleted':
-    path.unlink()
-  elif how == 'emptied':
-    path.write_bytes(b'')
-  elif how == 'cut short':
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-  else:
-    content = bytearray(path.read_bytes())
-    place = {'first': 0, 'middle': len(content) // 2, 'last': len(content) - 1}[how]
-    content[place] ^= 1
-    path.write_bytes(content)
-
-
-def test_whatever_is_damaged_is_named_and_the_one_before_it_is_restored(tmp_path):
-  """Every file: deleted, emptied, cut short, and one bit flipped in its first, middle and last byte."""
-  states = {step: state_of(step=step, seed=step) for step in (3, 6)}
-  with Checkpoints(tmp_path / 'made', keep=2) as checkpoints:
-    for state in states.values():
-      checkpoints.save(state, ABOUT)
-  files = [path.relative_to(tmp_path / 'made') for path in (tmp_path / 'made' / '6').rglob('*') if path.is_file()]
-  assert len(files) >= 10
-  tried = 0
-  for file in files:
-    for how in ('deleted', 'emptied', 'cut short', 'first', 'middle', 'last'):
-      if how != 'deleted' and not (tmp_path / 'made' / file).stat().st_size:
-        continue
-      folder = tmp_path / 'damaged'
-      shutil.copytree(tmp_path / 'made', folder)
-      damage(folder / file, how)
-      tried += 1
-      with pytest.raises(Damaged, match=f'^{re.escape(str(folder / file))}'):
-        load(folder / '6', shapes_of(states[6]))
-      if how == 'middle':
-        with Checkpoints(folder, keep=2) as checkpoints:
-          found = checkpoints.restore(shapes_of(states[6]), lambda about: None)
-        assert_same(found.state, states[3])
-        assert found.notes == [f'checkpoint 6 is damaged: {folder / file} has changed: went on from step 3']
-        assert steps_in(folder) == [3]
-      shutil.rmtree(folder)
-  assert tried >= 55
-
-
-def test_where_none_is_whole_nothing_is_thrown_away(tmp_path):
-  folder = tmp_path / 'checkpoints'
-  with Checkpoints(folder, keep=2) as checkpoints:
-    for step in (3, 6):
-      checkpoints.save(state_of(step=step), ABOUT)
-    checkpoints.wait()
-    damage(folder / '6' / 'state' / '_METADATA', 'middle')
-    damage(folder / '3' / 'manifest.json', 'emptied')
-    with pytest.raises(ConfigError) as error:
-      checkpoints.restore(shapes_of(state_of()), lambda about: None)
-  assert str(error.value) == (
-    f'checkpoint 6 is damaged: {folder}/6/state/_METADATA has changed; checkpoint 3 is damaged: '
-    f'{folder}/3/manifest.json has changed: none is whole; delete {tmp_path} to start this run over'
-  )
-  assert steps_in(folder) == [6, 3]
-
-
-@pytest.mark.filterwarnings('ignore')
-def test_values_that_changed_before_they_were_written_are_not_loaded(tmp_path, monkeypatch):
-  """The files are whole then, and the checksum of the array is what tells."""
-  state = state_of()
-  params = jax.tree.map(lambda leaf: leaf, state.params)
-  params['head']['kernel'] = params['head']['kernel'].at[3, 2].multiply(-1)
-  save = ocp.save_checkpointables_async
-  wrong = dataclasses.replace(state, params=params)
-  monkeypatch.setattr(ocp, 'save_checkpointables_async', lambda path, _: save(path, {'state': wrong}))
-  with Checkpoints(tmp_path, keep=1) as checkpoints:
-    checkpoints.save(state, ABOUT)
-  with pytest.raises(Damaged, match=r"1: \.params\['head'\]\['kernel'\] is not what was saved"):
-    load(tmp_path / '1', shapes_of(state))
 
 
 def test_a_save_that_was_killed_is_cleared_away(tmp_path):

@@ -1,0 +1,18 @@
+"""What is said of the runs in a folder, as a summary and as the table that is printed."""
+
+import io
+
+from rich.console import Console
+
+from experiments import report, runs
+from experiments.summary import summarise
+
+
+def findings(experiment, directory):
+  return summarise(runs.load(experiment, directory))
+
+
+def printed(summary, width=100):
+  file = io.StringIO()
+  Console(file=file, width=width).print(report.table(summary))
+  return file.getvalue()

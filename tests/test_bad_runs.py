@@ -1,0 +1,156 @@
+"""Runs that cannot go on, and files that may not be read: one line, exit code 2, and all is left as it is."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import made_run
+import pytest
+import submitit  # noqa: F401 - before pytest captures: it closes the handlers of logging, and their streams with them
+from absl.testing import flagsaver
+from in_process import run_main
+from refusals import refused
+
+import experiments.conduct  # noqa: F401 - before the privileges to read it are dropped
+import train
+from configs.flags import load_config
+from experiments import plan
+from experiments.command_line import parse_flags
+from training import run_directory
+from training.data import load_for
+
+RUN = [
+  '--name=mine', '--config.data.task=copy', '--config.data.sequence_length=8', '--config.model.num_layers=1',
+  '--config.model.d_model=8', '--config.model.num_heads=2', '--config.model.unroll=1', '--config.run.steps=40',
+  '--config.run.batch_size=4', '--config.optimizer.warmup_steps=4',
+]  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory) -> Path:
+  """What the command RUN leaves when it is killed after step 36."""
+  with flagsaver.flagsaver():
+    parse_flags('train.py', ['train.py', *RUN])
+    experiment, changes = train.asked_for()
+  scale = load_config(str(train.PROJECT / experiment.config))
+  (planned,) = plan.plan_runs(experiment, scale, changes, Path('runs'))
+  return made_run.make_run(tmp_path_factory.mktemp('made'), planned.config, load_for(planned.config))
+
+
+def change(path: Path, **fields) -> None:
+  path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def in_its_place(path: Path, folder: bool) -> None:
+  shutil.rmtree(path) if path.is_dir() else path.unlink()
+  path.mkdir() if folder else path.touch()
+
+
+def with_other_checkpoints(run: Path) -> None:
+  """The run's own config says another depth than its checkpoints."""
+  change(run / 'config.json', **{'model.num_layers': 2})
+
+
+@pytest.mark.parametrize(
+  ('spoil', 'more', 'message'),
+  [
+    (lambda run: (run / 'config.json').unlink(), [], 'of a run whose config.json is gone: delete it, or'),
+    (lambda run: (run / 'config.json').write_text('{"model'), [], 'config.json is damaged'),
+    (lambda run: (run / 'config.json').write_text('[]'), [], 'config.json is damaged (not a JSON object)'),
+    (lambda run: (run / 'config.json').write_bytes(b'\xff'), [], 'config.json is damaged'),
+    (lambda run: in_its_place(run / 'config.json', True), [], 'config.json cannot be read: Is a directory'),
+    (lambda run: change(run / 'config.json', **{'model.d_ff': 7}), [], 'model.d_ff is 7 there, 0 here'),
+    (lambda run: change(run / 'config.json', **{'model.new': 7}), [], 'model.new is 7 there, None here'),
+    (lambda run: (run / 'environment.json').write_text(''), [], 'environment.json is damaged'),
+    (lambda run: change(run / 'environment.json', data_checksum='x'), [], 'was begun on another text'),
+    (lambda run: (run / 'result.json').write_text('{'), [], 'result.json is damaged'),
+    (lambda run: (run / 'metrics.jsonl').unlink(), [], 'none is whole; delete'),
+    (lambda run: (run / 'metrics.jsonl').write_text('x' * 999), [], 'metrics.jsonl has changed in its first'),
+    (lambda run: in_its_place(run / 'metrics.jsonl', True), [], 'metrics.jsonl is a folder, and a file is needed'),
+    (lambda run: in_its_place(run / 'checkpoints', False), [], 'checkpoints is a file, and a folder is needed'),
+    (lambda run: in_its_place(run / 'tensorboard', False), [], 'tensorboard is a file, and a folder is needed'),
+    (lambda run: [p.unlink() for p in run.glob('checkpoints/*/manifest.json')], [], 'none is whole; delete'),
+    (lambda run: [p.write_text('') for p in run.glob('checkpoints/*/state/_METADATA')], [], '36/state/_METADATA has'),
+    (lambda run: [shutil.rmtree(p) for p in run.glob('checkpoints/*/state')], [], 'No such file or directory'),
+    (lambda run: None, ['--config.model.d_model=16'], 'model.d_model is 8 there, 16 here'),
+    (lambda run: None, ['--config.data.seed=7'], 'data.seed is 0 there, 7 here'),
+    (lambda run: None, ['--config.optimizer.name=lion'], "optimizer.name is 'adamw' there, 'lion' here"),
+    (lambda run: None, ['--config.model.dtype=bfloat16'], "model.dtype is 'float32' there, 'bfloat16' here"),
+    (lambda run: None, ['--init_from=runs/custom/mine/seed_0'], "run.init_from is '' there, 'runs/custom"),
+    (lambda run: None, ['--config.run.steps=41'], 'a run of 40 steps, and 41 are asked for: --extend takes it there'),
+    (lambda run: None, ['--config.run.steps=39'], 'a run of 40 steps, more than the 39 asked for'),
+    (lambda run: None, ['--config.run.steps=39', '--extend'], 'a run of 40 steps, more than the 39 asked for'),
+    (
+      with_other_checkpoints,
+      ['--config.model.num_layers=2'],
+      'holds a checkpoint of another run (model.num_layers is 1',
+    ),
+    (
+      lambda run: None,
+      ['--name=new', '--init_from=runs/custom/mine/seed_0', '--config.model.d_model=16'],
+      '--init_from=runs/custom/mine/seed_0: its model is another one (model.d_model is 8 there, 16 here)',
+    ),
+    (
+      lambda run: shutil.rmtree(run / 'checkpoints'),
+      ['--name=new', '--init_from=runs/custom/mine/seed_0'],
+      'it has no checkpoint: train it first',
+    ),
+  ],
+)
+def test_a_run_that_cannot_go_on_is_left_as_it_is(spoil, more, message, run, place, capfd):
+  directory = place / 'runs' / 'custom' / 'mine' / 'seed_0'
+  shutil.copytree(run, directory)
+  spoil(directory)
+  named = [flag for flag in RUN if flag.partition('=')[0] not in {more_flag.partition('=')[0] for more_flag in more}]
+  refused([*named, *more], message, place, capfd)
+
+
+def test_a_run_that_is_being_trained_is_left_alone(run, place, capfd):
+  directory = place / 'runs' / 'custom' / 'mine' / 'seed_0'
+  shutil.copytree(run, directory)
+  with run_directory.locked(directory / 'lock'):
+    refused(RUN, f'is being trained by process {os.getpid()} on', place, capfd)
+
+
+@pytest.fixture
+def unprivileged():
+  """Whoever runs the tests: for root nothing is forbidden."""
+  if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 0)
+    yield
+    os.setresuid(0, 0, 0)
+  else:
+    yield
+
+
+@pytest.mark.parametrize(
+  ('name', 'mode', 'arguments', 'message'),
+  [
+    ('secret.txt', 0, ['--config.data.task=files', '--config.data.paths=secret.txt'], 'cannot read secret.txt'),
+    ('secret.py', 0, ['--config=secret.py'], 'secret.py'),
+    ('secret.json', 0, ['--config.data.tokenizer=secret.json'], 'secret.json'),
+    ('runs/a', 0o555, ['--workdir=runs'], 'cannot be written to: choose another --workdir'),
+    ('runs/a', 0, ['--workdir=runs/a'], 'cannot be looked into: choose another --workdir'),
+    ('runs/custom/mine/seed_0/config.json', 0, RUN, 'config.json cannot be read: Permission denied'),
+  ],
+)
+def test_what_may_not_be_read_or_written_is_named(name, mode, arguments, message, place, capfd, request):
+  path = place / name
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.mkdir() if name == 'runs/a' else path.write_text('{}')
+  path.chmod(mode)
+  if os.geteuid() == 0:
+    for made in path.parents:
+      if place in made.parents and name.startswith('runs/custom'):
+        os.chown(made, 65534, 65534)
+  if mode == 0o555:
+    path.parent.chmod(mode)
+  request.getfixturevalue('unprivileged')
+  assert run_main(*arguments) == 2
+  output, error = capfd.readouterr()
+  assert output == ''
+  assert error.count('\n') == 1
+  assert re.match('train.py: ', error)
+  assert message in error
