@@ -39,8 +39,8 @@ class FeedForward(nnx.Module):
     if self.gate is None:
       return self.down(activate(self.up(x_BTD)))
     gate_BTF, up_BTF = apply_side_by_side(x_BTD, self.gate, self.up)
-    # The backward pass makes the factors of the product again: that takes no longer than reading them would.
-    return self.down(jax.checkpoint(lambda gate, up: activate(gate) * up)(gate_BTF, up_BTF))
+    # The backward pass makes the gated product again: that takes no longer than reading it and its factors would.
+    return jax.checkpoint(lambda gate, up: self.down(activate(gate) * up))(gate_BTF, up_BTF)
 
   def observe(self, x_BTD: jax.Array) -> dict[str, dict[str, jax.Array]]:
     """Which units speak at all on this input, if they can be silent; see model/observation.py."""
