@@ -40,6 +40,12 @@ class Shown:
     """The worst of the findings."""
     return overall(self.findings)
 
+  @property
+  def time(self) -> str:
+    """What it took: 12 s, or 36 runs of 38 s."""
+    seconds, runs = self.record['seconds'], self.record.get('runs')
+    return f'{runs} runs of {seconds / runs:.0f} s' if runs else f'{seconds:.0f} s'
+
 
 def draw(reproduction: Reproduction, record: Record, directory: Path) -> Shown:
   """Judges and draws a reproduction from its record alone.
@@ -82,7 +88,7 @@ def table(shown: Sequence[Shown]) -> Table:
   for one in shown:
     met = sum(finding.verdict == 'reproduced' for finding in one.findings)
     verdict = Text(f'{one.verdict}\n{met} of {len(one.findings)} values', style=COLOURS[one.verdict])
-    view.add_row(one.reproduction.name, Text(one.reproduction.claim), verdict, f'{one.record["seconds"]:.0f} s')
+    view.add_row(one.reproduction.name, Text(one.reproduction.claim), verdict, one.time)
   return view
 
 

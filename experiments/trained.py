@@ -69,6 +69,7 @@ def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str
     **made,
     'settings': {path: value for path, value in first.config.items() if path not in SEED_PATHS},
     'seeds': list(experiment.seeds),
+    'runs': len(found.runs),
     'data_checksum': first.result.get('data_checksum'),
     'device': first.result.get('device'),
     'layout': first.result.get('layout'),

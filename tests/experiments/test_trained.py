@@ -10,7 +10,7 @@ import pytest
 from absl.testing import flagsaver
 from rich.console import Console
 
-from experiments import plan, record, registry, reproduce, signals, trained
+from experiments import gallery, plan, record, registry, reproduce, signals, trained
 from experiments.findings import judge_all
 from training.config import ConfigError
 from training.files import read_json, write_json
@@ -83,6 +83,14 @@ def copied(monkeypatch, tmp_path):
     changes=whole.base, points=3, inspect=False,
   )  # fmt: skip
   return registry.find_reproduction('copy_task'), tmp_path
+
+
+def test_the_time_of_runs_is_told_a_run(copied):
+  reproduction, workdir = copied
+  made = {**trained.read_runs(reproduction, 'small', workdir), 'seconds': 90.0}
+  assert gallery.Shown(reproduction, made, (), '').time == '6 runs of 15 s'
+  del made['runs']
+  assert gallery.Shown(reproduction, made, (), '').time == '90 s'
 
 
 def test_from_logs_reads_the_runs_again_where_they_are(copied):
