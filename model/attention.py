@@ -5,7 +5,7 @@ from flax import nnx
 
 from model import attention_kernels
 from model.config import ModelConfig
-from model.linear import Linear, apply_side_by_side
+from model.linear import Linear, project
 from model.norm import make_norm
 from model.position import rotate
 
@@ -28,7 +28,7 @@ class Attention(nnx.Module):
     """What enters the product, normed and turned: q (B, T, H, K); k and v, which may have fewer heads."""
     config = self.config
     heads = (*x_BTD.shape[:2], -1, config.key_width)
-    projected = apply_side_by_side(x_BTD, self.query, self.key, self.value)
+    projected = project(x_BTD, [self.query, self.key], [self.value])
     q_BTHK, k_BTHK, v_BTHK = (part.reshape(heads) for part in projected)
     if config.qk_norm:
       q_BTHK, k_BTHK = self.query_norm(q_BTHK), self.key_norm(k_BTHK)

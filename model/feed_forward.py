@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model.config import ModelConfig
-from model.linear import Linear, apply_side_by_side
+from model.linear import Linear, project
+from model.recompute import recomputed
 
 # What is applied to the one projection of an ungated feed-forward, or to the gate of a gated one (Shazeer 2020).
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -36,11 +37,14 @@ class FeedForward(nnx.Module):
 
   def __call__(self, x_BTD: jax.Array) -> jax.Array:
     activate = ACTIVATIONS[self.activation]
-    if self.gate is None:
-      return self.down(activate(self.up(x_BTD)))
-    gate_BTF, up_BTF = apply_side_by_side(x_BTD, self.gate, self.up)
-    # The backward pass makes the gated product again: that takes no longer than reading it and its factors would.
-    return jax.checkpoint(lambda gate, up: self.down(activate(gate) * up))(gate_BTF, up_BTF)
+    definition, down = nnx.split(self.down)
+
+    def write(down, up_BTF, gate_BTF=None):
+      hidden_BTF = activate(up_BTF) if gate_BTF is None else activate(gate_BTF) * up_BTF
+      return nnx.merge(definition, down)(hidden_BTF)
+
+    projections = [self.up] if self.gate is None else [self.up, self.gate]
+    return recomputed(write, down, *project(x_BTD, *[[linear] for linear in projections]))
 
   def observe(self, x_BTD: jax.Array) -> dict[str, dict[str, jax.Array]]:
     """Which units speak at all on this input, if they can be silent; see model/observation.py."""

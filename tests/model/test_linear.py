@@ -3,7 +3,7 @@ import numpy_reference as reference
 import pytest
 from tiny_models import distance, filled, random_stream
 
-from model.linear import Linear, apply_side_by_side
+from model.linear import Linear, project
 
 
 @pytest.mark.parametrize('use_bias', [False, True])
@@ -25,9 +25,11 @@ def test_bfloat16_products_come_from_float32_parameters():
 
 
 @pytest.mark.parametrize('use_bias', [False, True])
-def test_side_by_side_each_gives_what_it_gives_alone(use_bias):
+@pytest.mark.parametrize('sizes', [[3], [2, 1], [1, 2], [1, 1, 1]])
+def test_in_groups_each_gives_what_it_gives_alone(use_bias, sizes):
   linears, params = zip(*(filled(Linear(8, width, use_bias, 'float32')) for width in (6, 1, 4)), strict=True)
   x, exact = random_stream(2, 3, 8)
-  parts = apply_side_by_side(x, *linears)
+  rest = iter(linears)
+  parts = project(x, *[[next(rest) for _ in range(size)] for size in sizes])
   for part, own in zip(parts, params, strict=True):
     assert distance(part, reference.linear(own, exact)) < 1e-6

@@ -24,4 +24,4 @@ def test_eight_devices_do_what_one_does(tmp_path):
   compiled = found['compiled']
   assert compiled['bytes a device'] <= 1.05 * compiled['bytes'] / 8
   assert compiled['gathered'] <= compiled['kernel']  # of one layer; embedding and head are smaller here
-  assert compiled['summed'] <= 2 * compiled['kernel']  # the gradient of the gate and of up come from one product
+  assert compiled['summed'] <= compiled['kernel']
