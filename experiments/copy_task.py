@@ -2,8 +2,15 @@
 
 Command: python train.py --experiment=copy_task
          python -m experiments.reproduce --only=copy_task
-Time: 16 minutes on two cores of about 100 GFLOP/s each: 9 runs of 190 seconds. Not run yet but
-for one seed of pre, which solves it.
+Time: 16 minutes on two cores of about 100 GFLOP/s each: 9 runs of 190 seconds.
+
+Final loss in nats a symbol, three seeds each (ln 64 = 4.159, where every symbol is as likely):
+
+  pre        0 (under 1e-5 after 179,000 of 384,000 tokens)
+  post       4.167 [4.165, 4.169]
+  deepnorm   0
+
+Reproduced, at the rate that is reported; nothing is said of lower ones, or of a warm-up.
 """
 
 import math
@@ -19,6 +26,7 @@ from experiments.reproduction import Measured, Reproduction, at_most, between
 from experiments.runs import ExperimentRuns, mean_curve
 
 CHANCE = math.log(64)  # nats a symbol, of 64
+FOOT = 1e-7  # of the figure: where every symbol is as good as certain, float32 rounds the loss to 0
 PLACEMENTS = ('pre', 'post', 'deepnorm')
 
 EXPERIMENT = Experiment(
@@ -50,14 +58,15 @@ def draw(measured: Measured) -> Figure:
   axes = figure.add_subplot()
   for name in PLACEMENTS:
     curve, colour = measured['curves'][name], VARIANT_COLOURS[name]
-    axes.plot(curve['tokens'], curve['loss'], color=colour, lw=1.5, label=name, gid=name)
+    losses = np.maximum(np.array(curve['loss'], float), FOOT)
+    axes.plot(curve['tokens'], losses, color=colour, lw=1.5, label=name, gid=name)
     finals = np.array(measured['losses'][name], float)
     last = max(curve['tokens'], default=0)
-    axes.plot([last] * len(finals), finals, 'o', color=colour, ms=4, mew=0, gid=f'{name}, seeds')
+    axes.plot([last] * len(finals), np.maximum(finals, FOOT), 'o', color=colour, ms=4, mew=0, gid=f'{name}, seeds')
   axes.axhline(CHANCE, color=GREY, lw=0.8, ls=(0, (4, 3)), gid='ln 64')
   axes.xaxis.set_major_formatter(EngFormatter(sep=''))
-  axes.set(xlabel='training tokens', ylabel='validation loss (nats a symbol)', yscale='log')
-  axes.legend(loc='lower left')
+  axes.set(xlabel='training tokens', ylabel='validation loss (nats a symbol)', yscale='log', ylim=(FOOT / 3, 30))
+  axes.legend(loc='center right')
   return figure
 
 
@@ -75,7 +84,8 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Validation loss on strings of 64 symbols to be copied; lines: means over seeds, points: the final loss of each; '
-    'dashed: ln 64. The ratio of first to last layer gradient at initial values does not tell which variant trains.'
+    'dashed: ln 64; a loss under 1e-7 is drawn there. The ratio of first to last layer gradient at initial values does '
+    'not tell which variant trains.'
   ),
   read=read,
   drift=0.1,

@@ -123,6 +123,14 @@ def test_a_copy_task_that_is_solved_by_two_of_three(tmp_path):
   assert {finding.verdict for finding in findings.values()} == {'reproduced'}
 
 
+def test_a_loss_that_float32_rounds_to_0_has_a_place_in_the_figure():
+  curves = {name: {'tokens': [10, 20], 'loss': [4.0, 0.0]} for name in ('pre', 'post', 'deepnorm')}
+  losses = {name: [0.0, 0.5] for name in curves}
+  (axes,) = registry.find_reproduction('copy_task').draw({'curves': curves, 'losses': losses}).axes
+  (line,) = (line for line in axes.lines if line.get_gid() == 'pre')
+  assert axes.get_ylim()[0] < line.get_ydata()[1] < 1e-6
+
+
 def test_leaving_the_warm_up_out_costs_one_placement(tmp_path):
   module = importlib.import_module('experiments.warmup')
   levels = {grid.at(name, rate): 3.0 for name in module.SETTINGS for rate in module.RATES}
