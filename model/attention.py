@@ -28,6 +28,7 @@ class Attention(nnx.Module):
     """What enters the product, normed and turned: q (B, T, H, K); k and v, which may have fewer heads."""
     config = self.config
     heads = (*x_BTD.shape[:2], -1, config.key_width)
+    # The value by itself: devices sum the gradient of joined kernels as one array, and no kernel should be smaller.
     projected = project(x_BTD, [self.query, self.key], [self.value])
     q_BTHK, k_BTHK, v_BTHK = (part.reshape(heads) for part in projected)
     if config.qk_norm:
