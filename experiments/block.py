@@ -4,9 +4,9 @@ Command: python train.py --experiment=block
 Time: 9 minutes on two cores of about 100 GFLOP/s each, for 20 runs.
 
                 learning rate   bits per byte (test)   learned   minus baseline [95% interval]
-  baseline      8e-3            2.279                  5/5
-  post_norm     4e-3            2.298                  5/5       +0.020 [-0.011, +0.050]   inconclusive
-  relu          8e-3            2.335                  5/5       +0.056 [+0.040, +0.073]   worse
+  baseline      8e-3            2.277                  5/5
+  post_norm     4e-3            2.298                  5/5       +0.022 [-0.009, +0.053]   inconclusive
+  relu          8e-3            2.335                  5/5       +0.059 [+0.045, +0.073]   worse
   no_residual   2e-3            4.491                  0/5       unigrams alone have 4.489
 
 Each at the rate that was best for it (experiments/tuned/block.csv). At 4e-3 for all, on the validation split, post_norm
