@@ -38,6 +38,7 @@ def final_loss_by_learning_rate(tuning: Tuning, experiment: Experiment) -> Pictu
       -0.02, middle, 'failed', transform=axes.transAxes, color=GREY, fontsize=8, ha='right', va='center', gid='failed'
     )
   figure.legend(loc='outside lower center', ncols=columns, handlelength=2)
+  figure.draw_without_rendering()  # the rows above are shares of a height that the next layout has from this one
   return Picture(name, title, _caption(tuning, unit), figure)
 
 

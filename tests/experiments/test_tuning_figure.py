@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 from test_tuning import ABOUT, RATES, points_of
 
-from experiments import figure_style, tuning
+from experiments import figure_style, registry, tuned_rates, tuning
 from experiments.experiment import Experiment
 from experiments.tuning import Tuning
 from experiments.tuning_figure import final_loss_by_learning_rate
@@ -82,3 +82,12 @@ def test_variants_look_as_in_every_other_figure(drawn):
   styles = figure_style.variant_styles(EXPERIMENT)
   for variant in ('baseline', 'post', 'stuck'):
     assert to_hex(artists[f'mean:{variant}:20'].get_color()) == to_hex(styles[variant].colour)
+
+
+def test_the_marks_of_many_failed_variants_lie_on_the_figure(tmp_path):
+  read = tuning.read(tuned_rates.COMMITTED / 'norm_placement.csv')
+  figure = final_loss_by_learning_rate(read, registry.find_experiment('norm_placement')).figure
+  figure_style.save(figure, tmp_path, 'x')
+  failed = [line for line in figure.axes[0].lines if line.get_gid().startswith(('diverged', 'failed_to_learn'))]
+  assert len(failed) == 9
+  assert max(line.get_window_extent().y1 for line in failed) <= figure.bbox.y1
