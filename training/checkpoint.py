@@ -1,6 +1,7 @@
 """Checkpoints of the training state. The only module that imports orbax."""
 
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -74,6 +75,7 @@ class Checkpoints:
       with _CONTEXT:
         response = ocp.save_checkpointables_async(unfinished, {'state': state})
     except Exception as error:  # whatever orbax may raise
+      _wait_for_writers()
       raise SaveFailed(self._directory / str(step), error) from error
     self._saved.add(step)
     self._pending = self._thread.submit(self._finish, response, step, {'arrays': arrays, 'about': about})
@@ -115,9 +117,20 @@ class Checkpoints:
       write_manifest(unfinished, manifest)
       unfinished.rename(self._directory / str(step))
     except Exception as error:
+      _wait_for_writers()
       raise SaveFailed(self._directory / str(step), error) from error
     for old in steps_in(self._directory)[self._keep :]:
       shutil.rmtree(self._directory / str(old))
+
+
+def _wait_for_writers() -> None:
+  """Waits for the threads of a save that failed: orbax leaves it with the first, and the others write on.
+
+  Whoever goes on with the run in this process would find their files in the folder it clears and uses again.
+  """
+  for thread in threading.enumerate():
+    if type(thread).__module__.startswith('orbax.'):
+      threading.Thread.join(thread)  # its own join raises its own error again
 
 
 def steps_in(directory: Path) -> list[int]:

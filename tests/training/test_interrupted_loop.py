@@ -3,13 +3,13 @@
 import contextlib
 import json
 import os
-import resource
 import signal
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from full_disk import room_for
 from quick_runs import (
   CONFIG,
   EVALUATED,
@@ -174,17 +174,6 @@ def test_more_steps_at_a_constant_rate_give_the_longer_run(tmp_path):
     strict=True,
   ):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)  # another program may round otherwise
-
-
-@contextlib.contextmanager
-def room_for(size: int):
-  """No file can be written to beyond so many bytes: what a full disk does, and needs no privilege."""
-  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.filterwarnings('ignore')  # orbax leaves coroutines behind when it fails
