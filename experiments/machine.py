@@ -13,13 +13,8 @@ from training.config import ConfigError, MeshConfig
 
 CPU_ENVIRONMENT = {
   # XLA allocates the buffers of a program anew at every execution. glibc would map each large one, fault its pages in
-  # and give it back: a third of a step. Keeping them on one heap that never shrinks, in huge pages, spares all of it.
-  'GLIBC_TUNABLES': (
-    'glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=0x1000000000:glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1'
-  ),
-  # A step that is dispatched while another one runs has its buffers already: twice the memory, and on the core that
-  # Python shares with it no time gained.
-  'JAX_CPU_ENABLE_ASYNC_DISPATCH': '0',
+  # and give it back: a third of a step. Keeping them on heaps that never shrink, in huge pages, spares all of it.
+  'GLIBC_TUNABLES': 'glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=0x1000000000:glibc.malloc.hugetlb=1'
 }
 GPU_MEMORY = 0.9  # the share of a GPU's memory that all its workers reserve; a single one keeps JAX's default
 ACCELERATOR_PLUGINS = ('jax_cuda12_plugin', 'jax_cuda13_plugin', 'jax_rocm60_plugin', 'jax_rocm7_plugin', 'libtpu')

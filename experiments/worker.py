@@ -27,6 +27,7 @@ from training.cache import keep_compiled_programs
 from training.config import Config, ConfigError
 from training.files import SaveFailed
 from training.loop import Stopped, train
+from training.memory import run_inline
 
 KNOWN = (ConfigError, SaveFailed, OSError)  # a person is told what to do
 
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)  # orbax tells of every file
   if CORE.value is not None and hasattr(os, 'sched_setaffinity'):
     os.sched_setaffinity(0, {CORE.value})  # before JAX counts the cores
+  run_inline()
   with os.fdopen(os.dup(sys.stdout.fileno()), 'w', buffering=1) as events:
 
     def tell(event: dict[str, Any]) -> None:

@@ -1,8 +1,6 @@
 """The folder of files made once and read ever after: tokens and compiled programs."""
 
-import ctypes
 import os
-import sys
 import warnings
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import platformdirs
 from absl import logging
 
 from training.files import write_atomically
+from training.memory import release_freed_memory
 
 
 def cache_directory() -> Path:
@@ -50,13 +49,6 @@ def keep_compiled_programs() -> None:
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
-
-
-def release_freed_memory() -> None:
-  """Gives what compiling has used and freed back to the system: 200 MB, which the heap of a worker would keep."""
-  trim = getattr(ctypes.CDLL(None), 'malloc_trim', None) if sys.platform == 'linux' else None  # glibc has it
-  if trim is not None:
-    trim(0)
 
 
 def compile_with_cache(function, *arguments):

@@ -96,7 +96,7 @@ def train(
 
 
 class _Training:
-  """The loop over steps. A step's metrics are read after the next one is dispatched: the device never waits."""
+  """The loop over steps. A step's metrics are read after the next one is dispatched: a GPU or TPU never waits."""
 
   def __init__(
     self,

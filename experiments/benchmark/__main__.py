@@ -16,6 +16,7 @@ from absl import flags
 from rich.console import Console
 
 from experiments import command_line, machine
+from training.memory import run_inline
 
 WHAT = {
   'peers': 'Measure the same work in PyTorch too.',
@@ -51,6 +52,7 @@ def main(console: Console) -> int:
     os.execve(sys.executable, command, os.environ | place.environment)
   if CORE.value is not None:
     os.sched_setaffinity(0, {CORE.value})
+  run_inline()  # likewise
   jax.config.update('jax_enable_compilation_cache', False)  # a program from the cache takes no time to compile
   if chosen == ['inspection']:
     from experiments.benchmark.inspection import inspection_table

@@ -44,12 +44,13 @@ def serve_training(changes: dict) -> None:
   import numpy as np
 
   from experiments.benchmark.turns import batch_of
-  from training.cache import release_freed_memory
   from training.config import Config
+  from training.memory import release_freed_memory, run_inline
   from training.mesh import by_rule, make_mesh
   from training.programs import train_program
   from training.step import init_state
 
+  run_inline()
   config = Config.from_flat(changes)
   mesh = make_mesh(config)
   step, shapes, batch_shapes = train_program(config, mesh)

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from experiments.worker import _log_failure
@@ -24,3 +27,26 @@ def test_what_a_person_is_told_of_a_failure(error, told, traceback, tmp_path, ca
   log = capfd.readouterr().err
   assert told in log
   assert ('Traceback' in log or log.count('\n') > 1) == traceback
+
+
+INLINE = """
+import io, sys
+import jax, jax.numpy as jnp
+from absl import app
+from experiments import worker
+sys.stdin = io.StringIO()  # no runs
+
+def main(argv):
+  worker.main(argv)
+  a_MM = jnp.ones((2000, 2000))
+  product = jax.jit(jnp.matmul).lower(a_MM, a_MM).compile()
+  print([product(a_MM, a_MM).is_ready() for _ in range(3)])
+
+app.run(main)
+"""
+
+
+def test_a_program_has_ended_when_a_worker_gets_its_result():
+  """Else the next step finds the memory of the last one taken, and takes as much again."""
+  answer = subprocess.run([sys.executable, '-c', INLINE], capture_output=True, text=True)
+  assert answer.stdout.split('\n')[-2] == '[True, True, True]', answer.stderr
