@@ -1,7 +1,7 @@
 """All that one head can read of two values is the segment between them; two heads reach a point off it.
 
 Command: python -m experiments.reproduce --only=heads_segment
-Time: 5 seconds.
+Time: 2 seconds.
 """
 
 import jax
@@ -82,7 +82,7 @@ REPRODUCTION = Reproduction(
     exactly('nearest', 'nearest it comes to (3/2, 3/4)', 0.5 / 1.25**0.5, 1e-4),
     at_most('two_heads_miss', 'how far two heads are from it', 1e-6),
   ),
-  seconds=5,
+  seconds=2,
   draw=draw,
   caption=(
     'Vermilion: what one head reads at position 2, at attention logits from -12 to 12. Blue: what two heads of '

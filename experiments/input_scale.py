@@ -1,7 +1,7 @@
 """What does the size of its input do to attention, with no norm, with a norm before it, and with QK norm?
 
 Command: python -m experiments.reproduce --only=input_scale
-Time: 10 seconds.
+Time: 5 seconds.
 """
 
 import functools
@@ -102,7 +102,7 @@ REPRODUCTION = Reproduction(
     at_most('change QK norm', 'QK norm: the same', 1e-3),
     at_most('bound', 'QK norm: largest logit over sqrt(head_dim)', 1 + 1e-6),
   ),
-  seconds=10,
+  seconds=5,
   draw=draw,
   caption=(
     'Left: mean entropy of the attention weights over queries and heads, under a causal mask; right: the largest '

@@ -1,7 +1,7 @@
 """Replace against add: what the next layer gets when the branch is as it is, at zero, and at minus its input.
 
 Command: python -m experiments.reproduce --only=two_paths
-Time: 5 seconds.
+Time: 2 seconds.
 """
 
 import jax
@@ -71,7 +71,7 @@ REPRODUCTION = Reproduction(
     exactly('replace_gradient', 'replace, branch at zero: of the gradient (3, 4) passes', (0, 0)),
     exactly('add_gradient', 'add, branch at zero: of the gradient (3, 4) passes', (3, 4)),
   ),
-  seconds=5,
+  seconds=2,
   draw=draw,
   caption=(
     'What the next layer gets at position 2. Ring: x, which entered; dotted: from x to what leaves. A branch at '

@@ -1,7 +1,7 @@
 """The article's example of one position of width 2, executed: every step through the modules, weights set by hand.
 
 Command: python -m experiments.reproduce --only=worked_example
-Time: 10 seconds.
+Time: 2 seconds.
 """
 
 import math
@@ -175,7 +175,7 @@ REPRODUCTION = Reproduction(
     exactly('gradient', 'backward: g = (1, 0) becomes g + J^T g', (0, 1)),
     exactly('gradient_parts', '|skip|^2, |branch|^2 and their product', (1, 2, -1)),
   ),
-  seconds=10,
+  seconds=2,
   draw=draw,
   caption=(
     'The residual stream of position 2 through one block: from $x_2$ attention takes it to $u_2$, the feed-forward to '

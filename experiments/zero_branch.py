@@ -1,7 +1,7 @@
 """With both branches at zero, what leaves a block: its input, the norm of its input, or nothing?
 
 Command: python -m experiments.reproduce --only=zero_branch
-Time: 10 seconds.
+Time: 2 seconds.
 """
 
 import functools
@@ -89,7 +89,7 @@ REPRODUCTION = Reproduction(
     exactly('dropped', '|y|, largest: first x + dropped; both dropped under pre, none, post', (0,) * 4),
     at_least('post_from_input', 'post, x of standard deviation 3: |y - x|/|x|, so not x', 0.5),
   ),
-  seconds=10,
+  seconds=2,
   draw=draw,
   caption=(
     'Size of what leaves a block whose two branches are zero, over the size of its Gaussian input of standard '
