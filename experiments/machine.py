@@ -11,11 +11,6 @@ from typing import NamedTuple
 from experiments.processes import ALONE, Processes
 from training.config import ConfigError, MeshConfig
 
-CPU_ENVIRONMENT = {
-  # XLA allocates the buffers of a program anew at every execution. glibc would map each large one, fault its pages in
-  # and give it back: a third of a step. Keeping them on heaps that never shrink, in huge pages, spares all of it.
-  'GLIBC_TUNABLES': 'glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=0x1000000000:glibc.malloc.hugetlb=1'
-}
 GPU_MEMORY = 0.9  # the share of a GPU's memory that all its workers reserve; a single one keeps JAX's default
 ACCELERATOR_PLUGINS = ('jax_cuda12_plugin', 'jax_cuda13_plugin', 'jax_rocm60_plugin', 'jax_rocm7_plugin', 'libtpu')
 # For processes that share a TPU host and do not talk to each other; as JAX's own jax/_src/test_multiprocess.py has it.
@@ -71,13 +66,28 @@ def worker_places(
     return [Place(None, {'TPU_VISIBLE_CHIPS': chip} | ONE_CHIP) for chip in chips[: workers or devices]]
   if platform != 'cpu':
     return [Place(None, {}, devices)]
-  environment = CPU_ENVIRONMENT
+  environment = cpu_environment(several=max(mesh.named, devices, processes.count) > 1)
   if whole_machine and named > devices:
     return [Place(None, {**environment, 'JAX_NUM_CPU_DEVICES': str(named)}, named)]
   if whole_machine:
     return [Place(None, environment, devices)]
   own = cores()
   return [Place(own[k % len(own)], environment, devices) for k in range(workers or len(own))]
+
+
+def cpu_environment(several: bool) -> dict[str, str]:
+  """What the environment adds of a process that trains on a CPU: where its memory comes from, if malloc is glibc's.
+
+  XLA allocates the buffers of a program anew at every execution. glibc would map each large one, fault its pages in and
+  give it back: a third of a step. Keeping them on heaps that never shrink, in huge pages, spares all of it.
+
+  Args:
+    several: devices, whose programs run on threads of XLA's. A thread's own heap holds nothing over 64 MB, so that they
+      share the main one. That of one device runs where it is called (training/memory.py), and has the main one anyway.
+  """
+  heaps = ':glibc.malloc.arena_max=1' if several else ''
+  kept = 'glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=0x1000000000:glibc.malloc.hugetlb=1'
+  return {'GLIBC_TUNABLES': kept + heaps}
 
 
 def cores() -> list[int]:

@@ -12,7 +12,7 @@ from experiments.table import new_table
 from training.config import Config, ConfigError
 
 PRODUCT = 2048  # the side of the matrices whose product is the peak
-ENVIRONMENT = machine.CPU_ENVIRONMENT  # as runs have it; PyTorch has the same heap
+ENVIRONMENT = machine.cpu_environment(several=False)  # as runs have it; PyTorch has the same heaps
 PEERS = {'PyTorch layers': 'encoder', 'x-transformers': 'x_transformers'}
 
 
@@ -99,9 +99,8 @@ def _product(name: str, cores: tuple[int | None, ...]) -> Entry:
 
 def _steps(name: str, config: Config, cores: tuple[int | None, ...], devices: int = 1) -> Entry:
   config = config.replace({'mesh.data': devices})
-  return Entry(
-    name, {'config': config.to_flat()}, cores=cores, environment=ENVIRONMENT | {'JAX_NUM_CPU_DEVICES': str(devices)}
-  )
+  environment = machine.cpu_environment(several=devices > 1) | {'JAX_NUM_CPU_DEVICES': str(devices)}
+  return Entry(name, {'config': config.to_flat()}, cores=cores, environment=environment)
 
 
 def _peer(name: str, peer: str, config: Config, compiled: bool) -> Entry:

@@ -13,7 +13,7 @@ from rich.console import Console
 from experiments import plan, results, signals, sweep
 from experiments.display import Display
 from experiments.experiment import Experiment
-from experiments.machine import CPU_ENVIRONMENT, Place, worker_places
+from experiments.machine import Place, cpu_environment, worker_places
 from experiments.processes import Processes
 from training.checkpoint import load, steps_in
 from training.config import Config, ConfigError, MeshConfig
@@ -178,7 +178,7 @@ def test_on_a_cpu_each_worker_has_a_core_and_a_heap_that_stays(monkeypatch):
   cores = sorted(os.sched_getaffinity(0))
   assert [place.core for place in worker_places(0, whole_machine=False)] == cores
   assert [place.core for place in worker_places(2 * len(cores) + 1, whole_machine=False)] == [*cores, *cores, cores[0]]
-  assert worker_places(3, whole_machine=True) == [Place(None, CPU_ENVIRONMENT)]
+  assert worker_places(3, whole_machine=True) == [Place(None, cpu_environment(several=False))]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +199,8 @@ def test_a_run_on_a_cpu_has_as_many_devices_as_its_mesh_names(
   monkeypatch.setenv('XLA_FLAGS', xla_flags)
   (place,) = worker_places(0, True, mesh, Processes('localhost:1', processes, 0))
   assert (place.environment.get('JAX_NUM_CPU_DEVICES'), place.devices) == (simulated, devices)
+  assert place.environment.items() >= cpu_environment(several=devices > 1).items()
+  assert ('arena_max=1' in place.environment['GLIBC_TUNABLES']) == (devices > 1)
 
 
 def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
@@ -256,7 +258,7 @@ def test_an_accelerator_that_jax_cannot_use_is_told(monkeypatch):
   with pytest.raises(ConfigError, match=r"JAX cannot use this accelerator: .*'tpu'"):
     worker_places(0, whole_machine=False)
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  assert worker_places(0, whole_machine=True) == [Place(None, CPU_ENVIRONMENT)]
+  assert worker_places(0, whole_machine=True) == [Place(None, cpu_environment(several=False))]
 
 
 @pytest.mark.slow
