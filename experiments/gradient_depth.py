@@ -2,7 +2,7 @@
 
 Xiong et al. 2020, On Layer Normalization in the Transformer Architecture, theorem 1 and figure 3.
 Command: python -m experiments.reproduce --only=gradient_depth
-Time: 20 seconds.
+Time: 16 seconds.
 
 The theorem bounds the gradient of the loss at one position. Averaged over more of them first, Post-LN's grew a little
 with depth: the exponent was +0.13 [+0.10, +0.16] with eight sequences of 32 positions under a causal mask.
@@ -111,7 +111,7 @@ REPRODUCTION = Reproduction(
     at_least('post_rise', 'Post-LN: gradient of the last layer over that of the first', 1, over_seeds=True),
     between('pre_rise', 'Pre-LN: the same (0.8 in figure 3)', 0.5, 1.5, over_seeds=True),
   ),
-  seconds=20,
+  seconds=16,
   draw=draw,
   caption=(
     'Frobenius norm of the gradient, averaged over the batch first, at initial values in the setting of the theorem. '

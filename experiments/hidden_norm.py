@@ -2,7 +2,7 @@
 
 Xiong et al. 2020, On Layer Normalization in the Transformer Architecture, lemma 2; Kim et al. 2025, Peri-LN.
 Command: python -m experiments.reproduce --only=hidden_norm
-Time: 20 seconds.
+Time: 12 seconds.
 """
 
 import functools
@@ -107,7 +107,7 @@ REPRODUCTION = Reproduction(
     between('pre_32', 'Pre-LN, 32 blocks', 1 + 32 / 2, 1 + 3 * 32 / 2, over_seeds=True),
     exactly('sandwich_8', 'sandwich, 8 blocks: 1 + 2 l', 17, 1, over_seeds=True),
   ),
-  seconds=20,
+  seconds=12,
   draw=draw,
   caption=(
     'Mean of |x|^2/d over positions and seeds, after l blocks at initial values: one head, every matrix d x d, Xavier, '

@@ -2,7 +2,7 @@
 
 Liu et al. 2020, Understanding the Difficulty of Training Transformers (Admin), section 4.
 Command: python -m experiments.reproduce --only=perturbation
-Time: 30 seconds.
+Time: 15 seconds.
 """
 
 import functools
@@ -95,7 +95,7 @@ REPRODUCTION = Reproduction(
     at_least('pre_logarithmic', 'Pre-LN: straighter against log L than against L (difference of r^2)', 0),
     at_least('ratio', 'Post-LN over Pre-LN at the largest depth', 2, over_seeds=True),
   ),
-  seconds=30,
+  seconds=15,
   draw=draw,
   caption=(
     'Mean squared change of the output under LayerNorm when every weight is multiplied by 1 + e N(0, 1), over e^2; at '
