@@ -26,6 +26,8 @@ class DataConfig:
     tokenizer: path of a tokenizer.json; empty: bytes.
     sequence_length: T, positions in a sequence.
     seed: of the order of the sequences (and of a synthetic task's strings); follows the run's seed.
+    end_token: the token that marks the end of a document; empty: documents are joined by a newline.
+    mask_documents: whether attention stays within a document; then every batch has `documents_BT`.
   """
 
   task: Task = 'kjv'
@@ -34,6 +36,8 @@ class DataConfig:
   tokenizer: str = ''
   sequence_length: int = 64
   seed: int = 0
+  end_token: str = ''
+  mask_documents: bool = False
 
   def __post_init__(self):
     check_types(self, 'data')
@@ -46,6 +50,8 @@ class DataConfig:
       raise ConfigError(f'data.paths is read only with data.task=files, not {self.task}')
     if self.synthetic and self.tokenizer:
       raise ConfigError(f'data.tokenizer does nothing with data.task={self.task}, which makes its own tokens')
+    if self.mask_documents and not self.end_token:
+      raise ConfigError('data.mask_documents=True needs data.end_token, which marks where a document ends')
 
   @property
   def synthetic(self) -> bool:

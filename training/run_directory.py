@@ -29,12 +29,17 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, str]:
-  """What differs between two runs, by path: 'model.num_layers is 12 there, 6 here'; None: not there, or not here."""
+  """What differs between two runs, by path: 'model.num_layers is 12 there, 6 here'; None: not there, or not here.
+
+  A config field that `stored` lacks did not exist when it was written, and counts as its default.
+  """
+  defaults = Config().to_flat()
   paths = [*wanted, *(path for path in stored if _decides(path) and path not in wanted)]
+  there = {path: stored.get(path, defaults.get(path)) for path in paths}
   return {
-    path: f'{path} is {stored.get(path)!r} there, {wanted.get(path)!r} here'
+    path: f'{path} is {there[path]!r} there, {wanted.get(path)!r} here'
     for path in paths
-    if stored.get(path) != wanted.get(path)
+    if there[path] != wanted.get(path)
   }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model.config import ModelConfig
-from training import run_directory
+from training import resume, run_directory
 from training.config import Config, ConfigError, DataConfig, OptimizerConfig, RunConfig
 from training.data import load_for
 from training.init_from import check_source
@@ -44,6 +44,20 @@ def test_a_run_goes_on_from_its_newest_checkpoint(run):
   assert all(np.all(leaf == 36) for leaf in jax.tree.leaves(state))
   assert about['log']['bytes'] == (run / 'metrics.jsonl').stat().st_size
   assert (about['init_from'], about['extended_at']) == (None, [])
+
+
+def test_a_checkpoint_that_lacks_a_field_was_made_at_its_default(tmp_path, monkeypatch):
+  """A field that is new since; it is as if the older version had written the checkpoint."""
+  whole = {**run_directory.identity(CONFIG), 'data_checksum': DATA.checksum}
+  older = {path: value for path, value in whole.items() if path not in ('model.remat', 'optimizer.accumulate')}
+  monkeypatch.setattr(resume, '_identity', lambda config, checksum: older)
+  run = made_run.make_run(tmp_path, CONFIG, DATA)
+  monkeypatch.undo()
+  check_start(run, CONFIG, DATA.checksum)
+  _, about, resumed_at, notes = start(run)
+  assert (resumed_at, notes, about['run']) == (36, [], whole)
+  with pytest.raises(ConfigError, match=r'run \(optimizer\.accumulate is 1 there, 2 here\)'):
+    check_start(run, CONFIG.replace({'optimizer.accumulate': 2}), DATA.checksum)
 
 
 @pytest.mark.parametrize(

@@ -95,13 +95,15 @@ def test_every_difference_is_named(directory):
     assert f'{path} is {Config().to_flat()[path]!r} there, {OTHER.to_flat()[path]!r} here' in str(error.value)
 
 
-def test_a_field_that_the_stored_config_lacks_differs(directory):
+def test_a_field_that_the_stored_config_lacks_counts_as_its_default(directory):
+  """It is new since, and the run was made as its default has it."""
   run_directory.prepare(directory, Config())
   flat = Config().to_flat()
   del flat['model.remat']
   (directory / 'config.json').write_text(json.dumps(flat))
-  with pytest.raises(ConfigError, match=r'model\.remat is None there, False here'):
-    run_directory.check(directory, Config())
+  run_directory.check(directory, Config())
+  with pytest.raises(ConfigError, match=r'model\.remat is False there, True here'):
+    run_directory.check(directory, Config().replace({'model.remat': True}))
 
 
 @pytest.mark.parametrize('place', ['runs', 'runs/block', 'runs/block/baseline/seed_0'])

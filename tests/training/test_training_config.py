@@ -34,6 +34,10 @@ REFUSED = [
     {'data.task': 'associative_recall', 'data.tokenizer': 't.json'},
     'data.tokenizer does nothing with data.task=associative_recall, which makes its own tokens',
   ),
+  (
+    {'data.mask_documents': True},
+    'data.mask_documents=True needs data.end_token, which marks where a document ends',
+  ),
   ({'optimizer.name': 'adam'}, "optimizer.name='adam': must be one of adamw, sgd, lion, muon"),
   ({'optimizer.schedule': 'cos'}, "optimizer.schedule='cos': must be one of cosine, linear, constant"),
   ({'optimizer.learning_rate': 0}, 'optimizer.learning_rate=0.0: must be above 0'),
