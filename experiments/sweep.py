@@ -92,6 +92,8 @@ class _Sweep:
     self.failed: list[Run] = []
     self.stopping = self.quitting = False
     self._workers: list[asyncio.subprocess.Process] = []
+    self._events: dict[asyncio.subprocess.Process, asyncio.StreamReader] = {}  # what each worker reports
+    self._pipes: list[asyncio.ReadTransport] = []
     self._starting = asyncio.Lock()  # one at a time, since a signal is blocked meanwhile
 
   async def run(self, places: Sequence[Place]) -> None:
@@ -102,6 +104,8 @@ class _Sweep:
       await asyncio.gather(*(self._serve(place) for place in places))
     finally:
       self._kill()
+      for pipe in self._pipes:
+        pipe.close()
 
   def _told(self, number: int) -> None:
     if not self.stopping:
@@ -148,11 +152,25 @@ class _Sweep:
     own += [] if self.processes is ALONE else self.processes.flags
     async with self._starting:
       with signals.sigint_kept_from_children():
-        worker = await asyncio.create_subprocess_exec(
-          sys.executable, '-P', '-m', 'experiments.worker', *own,  # -P: what lies in the user's folder is not ours
-          env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
-          stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        events, told = os.pipe()  # not stdout, where anything may print as Python starts
+        try:
+          worker = await asyncio.create_subprocess_exec(
+            sys.executable, '-P', '-m', 'experiments.worker', f'--events={told}', *own,  # -P: not the user's modules
+            env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, pass_fds=[told],
+          )  # fmt: skip
+        except BaseException:
+          os.close(events)
+          raise
+        finally:
+          os.close(told)
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(events, 'rb', buffering=0)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+      lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    self._events[worker] = reader
+    self._pipes.append(transport)
     self._workers.append(worker)
     if self.stopping:
       _send(worker, signal.SIGTERM)
@@ -161,7 +179,7 @@ class _Sweep:
   async def _train(self, worker: asyncio.subprocess.Process, run: Run, log: Path) -> Failure | None:
     """Has a worker train a run; what went wrong, or None."""
     assert worker.stdin is not None
-    assert worker.stdout is not None
+    events = self._events[worker]
     labels = {
       'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed, 'learning_rate_tuned': run.tuned,
     }  # fmt: skip
@@ -171,7 +189,7 @@ class _Sweep:
     with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below
       worker.stdin.write(json.dumps(job).encode() + b'\n')
       await worker.stdin.drain()
-    while line := await worker.stdout.readline():
+    while line := await events.readline():
       event = json.loads(line)
       if 'failed' in event:
         return Failure(event['failed'])

@@ -1,4 +1,4 @@
-"""A worker process: reads runs from stdin, one JSON object a line, trains each, and tells of it on stdout.
+"""A worker process: reads runs from stdin, one JSON object a line, trains each, and reports on --events.
 
   {"directory": ..., "config": {...}, "labels": {...}}
                                        ->  {"step": 10, "steps": 300, "loss": ..., "tokens_per_second": ...} ...
@@ -31,6 +31,7 @@ from training.memory import run_inline
 
 KNOWN = (ConfigError, SaveFailed, OSError)  # a person is told what to do
 
+EVENTS = flags.DEFINE_integer('events', None, 'The open file descriptor to report on. Default: that of stdout.')
 CORE = flags.DEFINE_integer('core', None, 'The one core to run on. Default: all.')
 
 
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> None:
   if CORE.value is not None and hasattr(os, 'sched_setaffinity'):
     os.sched_setaffinity(0, {CORE.value})  # before JAX counts the cores
   run_inline()
-  with os.fdopen(os.dup(sys.stdout.fileno()), 'w', buffering=1) as events:
+  with os.fdopen(os.dup(1) if EVENTS.value is None else EVENTS.value, 'w', buffering=1) as events:
 
     def tell(event: dict[str, Any]) -> None:
       events.write(json.dumps(event) + '\n')
