@@ -1,14 +1,16 @@
 """Results as tables, read from the files that runs leave behind."""
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from experiments import run_files
 from training.config import ConfigError
-from training.files import read_json, write_atomically
+from training.files import write_atomically
 from training.metrics_log import read_metrics
 
 COLUMNS = (
@@ -16,39 +18,40 @@ COLUMNS = (
   'val_loss', 'val_bits_per_byte', 'test_bits_per_byte', 'seconds', 'tokens_per_second', 'diverged_at',
 )  # fmt: skip
 _INTEGERS = ('seed', 'steps', 'tokens', 'parameters', 'flops_per_token', 'diverged_at')
+NOTHING = run_files.Found([], [])
 _TEXTS = ('experiment', 'variant', 'status')
-_RUN_PATTERNS = ('result.json', 'seed_*/result.json', '*/seed_*/result.json', '*/*/seed_*/result.json')
 
 
-def load(workdir: str | os.PathLike) -> pd.DataFrame:
-  """Every finished run under a directory, as a table.
+def load(*workdirs: str | os.PathLike) -> pd.DataFrame:
+  """Every finished run under one directory or several, as a table.
+
+  A result that is not at its place, <workdir>/<experiment>/<variant>/seed_<k>, is left out with a warning: a copy or a
+  run moved aside would count as another seed. A run that is reached twice, as through a symbolic link, is one row.
 
   Args:
-    workdir: a work directory, or the directory of an experiment, a variant or a run.
+    *workdirs: each a work directory, or the directory of an experiment, a variant or a run.
 
   Returns:
-    One row a run, ordered by experiment, variant and seed: the columns of results.csv, then whatever else
-    result.json holds, then `directory`, the run's own. What a run does not have is missing (NaN or NA).
+    One row a run, ordered by experiment, variant and seed in each directory: the columns of results.csv, then
+    whatever else result.json holds, then `workdir`, the argument it came from, and `directory`, the run's own. What a
+    run does not have is missing (NaN or NA).
 
   Raises:
-    ConfigError: where there is no finished run, saying what to run.
+    ConfigError: where a directory holds no finished run, saying what to run.
   """
-  return as_table(load_records(workdir))
+  if not workdirs:
+    raise ConfigError("results.load needs a directory, as in results.load('runs')")
+  records: list[dict[str, Any]] = []
+  for workdir in workdirs:
+    found = find_runs(workdir)
+    for line in found.left_out:
+      warnings.warn(f'{workdir}: {line}', stacklevel=2)
+    records += [{**record, 'workdir': str(workdir)} for record in found.records]
+  return as_table(run_files.distinct(records))
 
 
-def as_table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-  """The table that `load` returns, of records already read."""
-  frame = pd.DataFrame.from_records(records)
-  others = [name for name in frame.columns if name not in COLUMNS and name != 'directory']
-  frame = frame.reindex(columns=[*COLUMNS, *others, 'directory'])
-  for name in COLUMNS:
-    if name not in _TEXTS:
-      frame[name] = pd.to_numeric(frame[name]).astype('Int64' if name in _INTEGERS else 'float64')
-  return frame
-
-
-def load_records(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-  """Every finished run under a directory: its result.json as a dict, and `directory`, a string.
+def find_runs(workdir: str | os.PathLike) -> run_files.Found:
+  """The finished runs under a directory, and what is left out; see `run_files.find`.
 
   Raises:
     ConfigError: where there is no finished run, or a result.json cannot be read.
@@ -56,11 +59,35 @@ def load_records(workdir: str | os.PathLike) -> list[dict[str, Any]]:
   workdir = Path(workdir)
   if not workdir.is_dir():
     raise ConfigError(f'there is no directory {workdir}: make it with python train.py --workdir={workdir}')
-  paths = [path for pattern in _RUN_PATTERNS for path in workdir.glob(pattern)]
-  if not paths:
-    raise ConfigError(f'{workdir} holds no finished run: make some with python train.py --workdir={workdir}')
-  records = [{**(read_json(path) or {}), 'directory': str(path.parent)} for path in paths]
-  return sorted(records, key=lambda record: (record['experiment'], record['variant'], record['seed']))
+  found = run_files.find(workdir)
+  if not found.records:
+    raise _no_runs(workdir, found)
+  return found
+
+
+def find_experiment_runs(experiment: str, directory: str | os.PathLike) -> run_files.Found:
+  """The finished runs of one experiment in its directory, and what is left out; errors as `find_runs`."""
+  found = run_files.find_of_experiment(experiment, directory) if Path(directory).is_dir() else NOTHING
+  if not found.records:
+    raise _no_runs(Path(directory), found)
+  return found
+
+
+def _no_runs(directory: Path, found: run_files.Found) -> ConfigError:
+  aside = f' ({found.left_out[0]})' if found.left_out else ''
+  return ConfigError(f'{directory} holds no finished run{aside}: make some with python train.py --workdir={directory}')
+
+
+def as_table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+  """The table that `load` returns, of records already read."""
+  frame = pd.DataFrame.from_records(records)
+  last = [name for name in ('workdir', 'directory') if name in frame.columns]
+  others = [name for name in frame.columns if name not in COLUMNS and name not in last]
+  frame = frame.reindex(columns=[*COLUMNS, *others, *last])
+  for name in COLUMNS:
+    if name not in _TEXTS:
+      frame[name] = pd.to_numeric(frame[name]).astype('Int64' if name in _INTEGERS else 'float64')
+  return frame
 
 
 def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:

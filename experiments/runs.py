@@ -151,7 +151,8 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
   Raises:
     ConfigError: where it holds no run of the declared variants, saying what to run.
   """
-  records = results.load_records(directory)
+  found_files = results.find_experiment_runs(experiment.name, directory)
+  records = found_files.records
   order = {name: position for position, name in enumerate(experiment.variants)}
   found = sorted(
     (record for record in records if record['variant'] in order), key=lambda r: (order[r['variant']], r['seed'])
@@ -162,7 +163,7 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
       f'{directory} holds runs of {", ".join(others)}, none of {", ".join(order)}: '
       f'make some with python train.py --experiment={experiment.name}'
     )
-  notes = _missing(experiment, found)
+  notes = [*_missing(experiment, found), *found_files.left_out]
   if others:
     notes.append(f'not shown, since this experiment does not declare them: {", ".join(others)}')
   notes += [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reported import findings, printed
 
-from experiments import report, results
+from experiments import report, run_files
 from experiments.experiment import Experiment
 
 COMMAND = 'python train.py --experiment=block --seeds=0,1,2,3,4'
@@ -168,8 +168,8 @@ def test_writing_again_changes_nothing(full):
 
 def test_write_returns_the_summary_and_reads_each_run_once(full, monkeypatch):
   directory, paths, summary = full
-  read, read_json = [], results.read_json
-  monkeypatch.setattr(results, 'read_json', lambda path: read.append(path) or read_json(path))
+  read, read_json = [], run_files.read_json
+  monkeypatch.setattr(run_files, 'read_json', lambda path: read.append(path) or read_json(path))
   assert report.write(fake_runs.BLOCK, directory, COMMAND) == (summary, paths)
   assert len(read) == len(set(read)) == 20
 

@@ -1,6 +1,7 @@
 """Reading what runs leave behind."""
 
 import csv
+import dataclasses
 import json
 
 import fake_runs
@@ -15,7 +16,8 @@ from training.config import ConfigError
 def workdir(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('runs')
   fake_runs.write_experiment(workdir / 'block', statuses={('relu', 1): 'diverged'}, points=4)
-  fake_runs.write_experiment(workdir / 'other', levels={'baseline': 3.5}, points=4, changes={'data.task': 'copy'})
+  other = dataclasses.replace(fake_runs.BLOCK, name='other')
+  fake_runs.write_experiment(workdir / 'other', other, {'baseline': 3.5}, points=4, changes={'data.task': 'copy'})
   return workdir
 
 
