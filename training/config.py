@@ -195,7 +195,10 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """All that decides a run. `to_flat` and `from_flat` name each field by its path, as `model.num_layers`."""
+  """All that decides a run. `to_flat` and `from_flat` name each field by its path, as `model.num_layers`.
+
+  Every task is next-token prediction, in which the targets are the inputs shifted by one: the model must be causal.
+  """
 
   model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
   data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -205,6 +208,11 @@ class Config:
   mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
 
   def __post_init__(self):
+    if not self.model.causal:  # every task is one: inputs and targets are the same tokens, shifted by one
+      raise ConfigError(
+        f'model.causal=False lets every position attend to the token it predicts, and data.task={self.data.task} is '
+        'next-token prediction: set model.causal=True (model.apply alone also takes models without a causal mask)'
+      )
     if self.model.position == 'learned' and self.data.sequence_length > self.model.num_positions:
       raise ConfigError(
         f'data.sequence_length={self.data.sequence_length} is longer than the learned position table: '

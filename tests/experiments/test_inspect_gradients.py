@@ -42,6 +42,7 @@ CASES = {
   '--depths=4 --out=file': '--out=file is a file',
   '--config=nowhere.py': '--config=nowhere.py: there is no such file',
   '--depths=4 --batches=1': '--batches=1',
+  '--depths=4 --noconfig.model.causal': 'model.causal=False lets every position attend to the token it predicts',
   '--dephts=4': "unknown flag --dephts: did you mean 'depths'?",
   'runs/block': "what is 'runs/block'?",
   '--norm_placement=peri': '--norm_placement=peri',

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import typing
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from training.config import (
   MeshConfig,
   OptimizerConfig,
   RunConfig,
+  Task,
   known_paths,
   nearest_name,
 )
@@ -68,6 +70,14 @@ REFUSED = [
   ({'inspect.level': 'all'}, "inspect.level='all': must be one of off, norms, full"),
   ({'mesh.data': 0}, 'mesh.data=0: must be at least 1, or -1 for all the devices that are left'),
   ({'mesh.fsdp': 0}, 'mesh.fsdp=0: must be at least 1'),
+  *(
+    (
+      {'model.causal': False, 'data.task': task, 'data.paths': 'a.txt' if task == 'files' else ''},
+      f'model.causal=False lets every position attend to the token it predicts, and data.task={task} is next-token '
+      'prediction: set model.causal=True (model.apply alone also takes models without a causal mask)',
+    )
+    for task in typing.get_args(Task)
+  ),
   ({'model.num_layers': 0}, 'model.num_layers=0: must be at least 1'),
   (
     {'model.position': 'learned', 'model.num_positions': 32},
