@@ -87,7 +87,7 @@ def main() -> int:
     from experiments.estimate import estimate
 
     return estimate(runs, console)
-  together = processes.asked_for()
+  together = processes.ALONE if STATUS.value else processes.asked_for()
   if together.count > 1 and (TUNE.value or len(runs) > 1):
     raise ConfigError(
       f'{together.count} processes train one run together, and this is {len(runs)}: give each a command of its own'

@@ -68,7 +68,7 @@ def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:
     places = machine.worker_places(workers, lone, runs[0].config.mesh, processes)
     for run in todo:
       mesh_shape(run.config, places[0].devices * processes.count, processes.count)
-    check_coordinator(processes)
+    check_coordinator(processes, console.print)
     claims = sweep.claimed(todo) if leads else contextlib.nullcontext()
     with claims, Display(console, len(runs), len(runs) - len(todo)) as display:
       failed, stopped = sweep.execute(todo, places, display, processes)

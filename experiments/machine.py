@@ -50,8 +50,9 @@ def worker_places(
   """
   platform, devices = _accelerators()
   named = math.ceil(mesh.named / processes.count)
-  if platform == 'gpu' and processes.one_device:
-    return [Place(None, {})]
+  if platform == 'gpu' and processes.local_index is not None:  # Slurm may show each process its own GPU, or all of them
+    gpus = _visible('CUDA_VISIBLE_DEVICES', devices)
+    return [Place(None, {'CUDA_VISIBLE_DEVICES': gpus[processes.local_index % len(gpus)]})]
   if platform == 'gpu' and whole_machine:
     count = devices if mesh.data == -1 else min(named, devices)
     return [Place(None, {'CUDA_VISIBLE_DEVICES': ','.join(_visible('CUDA_VISIBLE_DEVICES', devices)[:count])}, count)]

@@ -6,6 +6,7 @@ by aborting it, and the command makes one line of that.
 """
 
 import dataclasses
+import errno
 import itertools
 import re
 import socket
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from absl import flags
 
+from experiments import cluster
+from experiments.cluster import PATIENCE
 from training.config import ConfigError
 
 COORDINATOR = flags.DEFINE_string(
@@ -23,8 +26,7 @@ COORDINATOR = flags.DEFINE_string(
 NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'How many they are.')
 PROCESS_ID = flags.DEFINE_integer('process_id', None, 'Which of them this is, from 0.')
 
-SCHEDULERS = ('slurm', 'ompi', 'gcetpu', 'gketpu')
-PATIENCE = 120  # seconds for all processes to come
+NAME_PATIENCE = 15  # seconds for a host to get its name, as a pod of Kubernetes does only once it runs
 HEARTBEAT = 30  # seconds without a sign of life until a process counts as lost
 _LOST = re.compile(r'unhealthy \(stopped sending heartbeats\):\s*(\d[\d\s,]*)')  # what the runtime writes as it aborts
 _COORDINATOR_LOST = re.compile(r'Either the leader task was preempted')
@@ -40,13 +42,13 @@ class Processes:
     coordinator: host:port that process 0 listens on.
     count: how many.
     index: which one this is.
-    one_device: whether the scheduler gives each process one GPU of its host.
+    local_index: which of its host it is, where the scheduler means each to have one GPU there; else None.
   """
 
   coordinator: str
   count: int
   index: int
-  one_device: bool = False
+  local_index: int | None = None
 
   @property
   def flags(self) -> list[str]:
@@ -66,16 +68,23 @@ def asked_for() -> Processes:
   """The processes that the flags name, or else the scheduler; ALONE if there is one.
 
   Raises:
-    ConfigError: if the flags are given in part, or make no sense.
+    ConfigError: if the flags are given in part, or make no sense, or the scheduler's variables.
+  """
+  return named_by_flags() or _by_scheduler()
+
+
+def named_by_flags() -> Processes | None:
+  """The processes that the flags name, as always for a worker; None if they name none.
+
+  Raises:
+    ConfigError: if they are given in part, or make no sense.
   """
   coordinator, count, index = COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value
   if coordinator is None and count is None and index is None:
-    return _by_scheduler()
+    return None
   if coordinator is None or count is None or index is None:
     raise ConfigError('--coordinator=host:port, --num_processes and --process_id go together: give all three, or none')
-  host, _, port = coordinator.rpartition(':')
-  if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-    raise ConfigError(f'--coordinator={coordinator}: write host:port, as in --coordinator=node1:9876')
+  _split(coordinator)
   if count < 1:
     raise ConfigError(f'--num_processes={count}: must be at least 1')
   if not 0 <= index < count:
@@ -84,31 +93,77 @@ def asked_for() -> Processes:
 
 
 def _by_scheduler() -> Processes:
-  """As jax.distributed.initialize finds out, which would do so in the worker; JAX takes a while to import."""
-  from jax._src.clusters import ClusterEnv
-
-  env = next((env for env in ClusterEnv._cluster_types if env.name in SCHEDULERS and env.is_env_present()), None)
-  if env is None or env.get_process_count() == 1:
-    return ALONE
-  coordinator = env.get_coordinator_address(timeout_secs=PATIENCE, override_coordinator_port=None)
-  return Processes(coordinator, env.get_process_count(), env.get_process_id(), env.get_local_process_id() is not None)
+  """As the scheduler has started them; ALONE if there is none, or it has started one."""
+  started = cluster.started_by_scheduler()
+  return ALONE if started is None else Processes(*started)
 
 
-def check_coordinator(processes: Processes) -> None:
-  """Waits for process 0 to listen; raises ConfigError if it does not within PATIENCE. The runtime would abort."""
-  host, _, port = processes.coordinator.rpartition(':')
-  end = time.monotonic() + PATIENCE
-  while processes.index > 0:
+def check_coordinator(processes: Processes, tell: Callable[[str], None] = lambda line: None) -> None:
+  """Checks that process 0 can listen, or waits for it to do so: the runtime would abort.
+
+  Args:
+    processes: of which this is one.
+    tell: is given a line to print, once, where others are waited for.
+
+  Raises:
+    ConfigError: if this is process 0 and cannot listen on its port, or if another and it does not within PATIENCE.
+  """
+  if processes.count == 1:
+    return
+  host, port = _split(processes.coordinator)
+  if processes.index == 0:
+    _check_port(processes.coordinator, host, port)
+    return
+  start, told = time.monotonic(), False
+  while True:
+    left = start + PATIENCE - time.monotonic()
     try:
-      with socket.create_connection((host.strip('[]'), int(port)), timeout=max(0.1, end - time.monotonic())):
+      with socket.create_connection((host, port), timeout=max(0.1, left)):
         return
     except OSError as error:
-      if time.monotonic() > end:
+      unknown = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+      if left <= 0 or (unknown and left < PATIENCE - NAME_PATIENCE):
+        what = f'{host} is the name of no host' if unknown else error.strerror or 'no answer'
+        within = min(PATIENCE, NAME_PATIENCE) if unknown else PATIENCE
         raise ConfigError(
-          f'--coordinator={processes.coordinator} could not be reached within {PATIENCE} s ({error}): '
-          'is process 0 running there?'
+          f'--coordinator={processes.coordinator} could not be reached within {within} s ({what}): is process 0 '
+          'running there?'
         ) from None
+      if not told and left < PATIENCE - 2:
+        tell(f'waiting for process 0 at {processes.coordinator} ({PATIENCE} s at most)')
+        told = True
       time.sleep(0.2)
+
+
+def _check_port(coordinator: str, host: str, port: int) -> None:
+  """Raises ConfigError if nothing can listen there. The runtime itself shares a port without a word."""
+  try:
+    socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+  except (OSError, UnicodeError) as error:
+    raise ConfigError(f'--coordinator={coordinator}: {host} is the name of no host ({error})') from None
+  dual = socket.has_dualstack_ipv6()
+  try:  # on all addresses, as the runtime listens
+    socket.create_server(('', port), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual).close()
+  except OSError as error:
+    what = {
+      errno.EADDRINUSE: 'this port is in use; give another one to all processes',
+      errno.EACCES: 'only root may listen on this port; take one from 1024',
+    }.get(error.errno or 0, f'process 0 cannot listen there ({error.strerror})')
+    raise ConfigError(f'--coordinator={coordinator}: {what}') from None
+
+
+def _split(coordinator: str) -> tuple[str, int]:
+  """Host and port of host:port or [IPv6]:port.
+
+  Raises:
+    ConfigError: if it is neither.
+  """
+  match = re.fullmatch(r'(?:\[([0-9a-fA-F:.]+(?:%\w+)?)\]|([^\s:\[\]/]+)):(\d{1,5})', coordinator)
+  if match is None or not 0 < int(match[3]) < 2**16:
+    raise ConfigError(
+      f'--coordinator={coordinator}: write host:port, as in --coordinator=node1:9876, and an IPv6 address as [::1]:9876'
+    )
+  return match[1] or match[2], int(match[3])
 
 
 def join(processes: Processes) -> Callable[[], bool]:
@@ -124,6 +179,7 @@ def join(processes: Processes) -> Callable[[], bool]:
   jax.distributed.initialize(
     processes.coordinator, processes.count, processes.index, initialization_timeout=PATIENCE,
     heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=HEARTBEAT,
+    cluster_detection_method='deactivate',  # or a scheduler's variables would choose the GPUs
   )  # fmt: skip
   times_asked = itertools.count()
   return lambda: multihost_utils.reached_preemption_sync_point(next(times_asked))

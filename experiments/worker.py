@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     def tell(event: dict[str, Any]) -> None:
       events.write(json.dumps(event) + '\n')
 
-    together, stop = processes.asked_for(), told_to_stop.is_set
+    together, stop = processes.named_by_flags() or processes.ALONE, told_to_stop.is_set
     for line in sys.stdin:
       job = json.loads(line)
       directory = Path(job['directory'])

@@ -1,9 +1,12 @@
+import errno
 import re
+import socket
 
 import pytest
 
 from experiments import processes
-from experiments.processes import ALONE, Processes, verdict
+from experiments.processes import Processes, check_coordinator, verdict
+from training.config import ConfigError
 
 # What jaxlib writes as it aborts a process, but for the stack.
 HEARTBEAT = (
@@ -44,23 +47,58 @@ def test_an_abort_of_the_runtime_becomes_one_line(log, told, tmp_path):
   assert verdict(tmp_path / 'none.txt', 0, Processes('node:1', 4, 2)) is None
 
 
-SLURM = {
-  'SLURM_JOB_ID': '4097', 'SLURM_STEP_NODELIST': 'node[07-09]', 'SLURM_NTASKS': '3', 'SLURM_PROCID': '2',
-  'SLURM_LOCALID': '0', 'SLURM_STEP_NUM_NODES': '3',
-}  # fmt: skip
-OPEN_MPI = {
-  'OMPI_MCA_orte_hnp_uri': '1531576320.0;tcp://10.96.0.1,10.148.0.1:34911', 'OMPI_COMM_WORLD_SIZE': '3',
-  'OMPI_COMM_WORLD_RANK': '2', 'OMPI_COMM_WORLD_LOCAL_RANK': '0',
-}  # fmt: skip
+@pytest.fixture
+def port():
+  """One that is listened on."""
+  with socket.create_server(('localhost', 0)) as server:
+    yield server.getsockname()[1]
 
 
-@pytest.mark.parametrize(('environment', 'host'), [(SLURM, 'node07'), (OPEN_MPI, '10.96.0.1')])
-def test_a_scheduler_says_who_they_are(environment, host, monkeypatch):
-  for name, value in environment.items():
-    monkeypatch.setenv(name, value)
-  found = processes._by_scheduler()
-  assert re.fullmatch(rf'{host}:\d+', found.coordinator)
-  assert (found.count, found.index, found.one_device) == (3, 2, True)
-  monkeypatch.setenv('SLURM_NTASKS', '1')  # a job of its own, as of an array
-  monkeypatch.setenv('OMPI_COMM_WORLD_SIZE', '1')
-  assert processes._by_scheduler() is ALONE
+@pytest.mark.parametrize('host', ['localhost', '127.0.0.1', '[::1]'])
+def test_a_port_that_is_in_use_is_refused_before_anything_listens(host, port):
+  coordinator = f'{host}:{port}'
+  with pytest.raises(ConfigError, match=re.escape(f'--coordinator={coordinator}: this port is in use')):
+    check_coordinator(Processes(coordinator, 2, 0))
+
+
+def test_a_free_port_is_free_again_after_it_was_checked():
+  with socket.create_server(('localhost', 0)) as server:
+    coordinator = f'localhost:{server.getsockname()[1]}'
+  for _ in range(2):
+    check_coordinator(Processes(coordinator, 2, 0))
+
+
+def test_a_port_that_only_root_may_use_is_told(monkeypatch):
+  def refuse(*args, **options):
+    raise PermissionError(errno.EACCES, 'Permission denied')
+
+  monkeypatch.setattr('socket.create_server', refuse)
+  with pytest.raises(ConfigError, match='--coordinator=localhost:80: only root may listen on this port'):
+    check_coordinator(Processes('localhost:80', 2, 0))
+
+
+def test_a_name_of_no_host_is_told_by_each(monkeypatch):
+  monkeypatch.setattr(processes, 'NAME_PATIENCE', 0.1)
+  for index in (0, 1):
+    with pytest.raises(ConfigError, match=r'nowhere\.invalid is the name of no host'):
+      check_coordinator(Processes('nowhere.invalid:9876', 2, index))
+
+
+def test_who_waits_for_the_first_process_says_so(port, monkeypatch):
+  """And comes to it at an IPv6 address as at any other, or gives up."""
+  with socket.create_server(('::1', 0), family=socket.AF_INET6) as server:
+    check_coordinator(Processes(f'[::1]:{server.getsockname()[1]}', 2, 1))
+  lines: list[str] = []
+  monkeypatch.setattr(processes, 'PATIENCE', 2.5)
+  with pytest.raises(ConfigError, match=r'could not be reached within 2\.5 s \(Connection refused\): is process 0'):
+    check_coordinator(Processes('127.0.0.1:1', 2, 1), lines.append)
+  assert lines == ['waiting for process 0 at 127.0.0.1:1 (2.5 s at most)']
+
+
+@pytest.mark.parametrize(
+  'coordinator',
+  ['', 'node', 'node:', ':1', 'node:0', 'node:65536', 'node:-1', '::1:80', 'http://node:80', '[::1]', 'a b:1'],
+)
+def test_what_is_no_address_is_refused(coordinator):
+  with pytest.raises(ConfigError, match=r'write host:port, as in --coordinator=node1:9876, and an IPv6 address as'):
+    processes._split(coordinator)

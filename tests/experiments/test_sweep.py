@@ -215,14 +215,17 @@ def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
   assert worker_places(0, whole_machine=True) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0,1,2,3'}, 4)]
   assert worker_places(0, True, MeshConfig(data=2)) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0,1'}, 2)]
   assert worker_places(0, True, MeshConfig(fsdp=8)) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0,1,2,3'}, 4)]
-  of_slurm = Processes('localhost:1', 4, 0, one_device=True)
-  assert worker_places(0, True, MeshConfig(), of_slurm) == [Place(None, {})]
+  of_slurm = Processes('localhost:1', 4, 2, local_index=2)
+  assert worker_places(0, True, MeshConfig(), of_slurm) == [Place(None, {'CUDA_VISIBLE_DEVICES': '2'})]
   two_a_gpu = [place.environment for place in worker_places(7, whole_machine=False)]
   assert [environment['CUDA_VISIBLE_DEVICES'] for environment in two_a_gpu] == [*'0123012']
   assert {environment['XLA_PYTHON_CLIENT_MEM_FRACTION'] for environment in two_a_gpu} == {'0.45'}
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '2,3,6,7')  # a scheduler's choice
   devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(0, whole_machine=False)]
   assert devices == ['2', '3', '6', '7']
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0')  # srun --gpus-per-task=1: each task sees its own as the first
+  monkeypatch.setattr('experiments.machine._accelerators', lambda: ('gpu', 1))
+  assert worker_places(0, True, MeshConfig(), of_slurm) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0'})]
 
 
 def test_on_a_tpu_host_each_worker_has_a_chip(monkeypatch):
