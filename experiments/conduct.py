@@ -16,9 +16,10 @@ from experiments.runs import yardsticks_file
 from experiments.tuning import Tuning
 from training.data import Data, load_for
 from training.files import clear_unfinished, write_json
+from training.locks import REPORT_WITHIN, locked
 from training.ngrams import yardsticks
 from training.resume import check_start
-from training.run_directory import check_text, is_finished, locked
+from training.run_directory import check_text, is_finished
 
 
 class Trained(NamedTuple):
@@ -70,7 +71,7 @@ def conduct(
     return code
   directory = runs[0].directory.parent.parent
   if len(failed) < len(runs):
-    with locked(directory / 'lock', wait=True):  # of two commands that share the directory, the second sees all runs
+    with locked(directory / 'lock', REPORT_WITHIN):  # the second of two commands sees all runs
       for folder in (directory, directory / 'figures'):
         clear_unfinished(folder)
       for split in ('validation', 'test') if runs[0].tuned else ('validation',):

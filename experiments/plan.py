@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.experiment import Changes, Experiment
 from experiments.registry import experiment_names
-from training import run_directory
+from training import locks, run_directory
 from training.config import Config, ConfigError, check_names, known_paths
 from training.files import read_json
 
@@ -95,7 +95,7 @@ def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = F
     run_directory.check(run.directory, run.config, extend)
     check_label(run)
     if not joins and not run_directory.is_finished(run.directory, run.config):
-      run_directory.check_free(run.directory)
+      locks.check_free(run.directory)
 
 
 def check_label(run: Run) -> None:

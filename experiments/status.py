@@ -17,7 +17,7 @@ from rich.text import Text
 from experiments.display import Display
 from experiments.plan import Run
 from experiments.slurm import RECORD
-from training import run_directory
+from training import locks, run_directory
 from training.files import read_json
 from training.metrics_log import read_metrics
 
@@ -48,7 +48,7 @@ def status_of(run: Run) -> Status:
   rows = read_metrics(log)
   last = rows[-1] if rows else {'step': 0}
   record, failure = (read_json(run.directory / name) or {} for name in (RECORD, run_directory.FAILURE))
-  trainer = run_directory.trainer(run.directory)
+  trainer = locks.trainer(run.directory)
   note = f'job {record["job"]}' if record else ''
   if run_directory.is_finished(run.directory, run.config):
     state, note = (read_json(run.directory / 'result.json') or {})['status'], ''

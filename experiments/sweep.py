@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from experiments.display import Display
 from experiments.machine import Place
 from experiments.plan import Run
 from experiments.processes import ALONE, Processes, verdict
-from training import run_directory
+from training import locks, run_directory
 
 PROJECT = Path(__file__).parent.parent
 GRACE = 10.0  # seconds
@@ -43,18 +43,19 @@ def unfinished(runs: Sequence[Run]) -> list[Run]:
 
 
 @contextlib.contextmanager
-def claimed(runs: Sequence[Run]) -> Iterator[None]:
+def claimed(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
   """Keeps other commands off the runs, and gives those that are extended their new number of steps.
+
+  Yields:
+    What raises locks.Moved if the experiment's folder has been moved or deleted since.
 
   Raises:
     ConfigError: if another process has one of them.
   """
-  with contextlib.ExitStack() as claims:
-    for run in runs:
-      claims.enter_context(run_directory.locked(run.directory / run_directory.CLAIM))
+  with locks.claimed([run.directory for run in runs]) as check:
     for run in runs:
       run_directory.extend_steps(run.directory, run.config)
-    yield
+    yield check
 
 
 def execute(

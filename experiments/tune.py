@@ -23,7 +23,7 @@ from experiments.tuned_rates import LEARNING_RATE, WARMUP
 from experiments.tuning import Point, Tuning
 from training.config import Config, ConfigError
 from training.files import read_json
-from training.run_directory import locked
+from training.locks import REPORT_WITHIN, locked
 
 FINAL_ALONE = {'run.evaluations': 1}  # a choice is made by the final loss: the curve, a third of a run, is not measured
 MADE_WITH = ('data_checksum', 'device', 'layout', 'versions')  # in every result.json
@@ -66,7 +66,7 @@ def tune(
   trained = train_runs(runs, launcher, console, extend)
   if trained.code is not None or trained.failed:
     return 1 if trained.code is None else trained.code
-  with locked(path.parent / 'lock', wait=True):
+  with locked(path.parent / 'lock', REPORT_WITHIN):
     before, points = tuning.read(path), tuning.choose([*(kept.points if kept else ()), *read_points(runs)])
     if before is None or set(before.points) != set(points):
       declared = {**(kept.about['variants'] if kept else {}), **experiment.variants}

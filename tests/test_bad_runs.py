@@ -18,7 +18,7 @@ import train
 from configs.flags import load_config
 from experiments import plan
 from experiments.command_line import parse_flags
-from training import run_directory
+from training import locks
 from training.data import load_for
 
 RUN = [
@@ -107,10 +107,11 @@ def test_a_run_that_cannot_go_on_is_left_as_it_is(spoil, more, message, run, pla
   refused([*named, *more], message, place, capfd)
 
 
-def test_a_run_that_is_being_trained_is_left_alone(run, place, capfd):
+def test_a_run_that_is_being_trained_is_left_alone(run, place, capfd, monkeypatch):
+  monkeypatch.setattr(locks, 'RELEASE_WITHIN', 0.0)
   directory = place / 'runs' / 'custom' / 'mine' / 'seed_0'
   shutil.copytree(run, directory)
-  with run_directory.locked(directory / 'lock'):
+  with locks.locked(directory / 'lock'):
     refused(RUN, f'is being trained by process {os.getpid()} on', place, capfd)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from experiments import conduct, launch, plan, results
 from experiments.experiment import Experiment
-from training import run_directory
+from training import locks, run_directory
 from training.config import Config, ConfigError
 
 SMALL = [
@@ -60,7 +60,7 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
   (run.directory / 'result.json').write_text('{}')
 
   def write(experiment, directory, command, tuning):
-    with pytest.raises(ConfigError, match='is being trained by'), run_directory.locked(directory / 'lock'):
+    with pytest.raises(ConfigError, match='is being trained by'), locks.locked(directory / 'lock'):
       pass
     raise Stop
 
@@ -70,5 +70,5 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
   monkeypatch.setattr('experiments.report.write', write)
   with pytest.raises(Stop):
     conduct.conduct(experiment, [run], launch.local(), Console(), 'python train.py')
-  with run_directory.locked(tmp_path / 'trial' / 'lock'):
+  with locks.locked(tmp_path / 'trial' / 'lock'):
     pass

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from training import resume, run_directory
+from training import locks, resume, run_directory
 from training.checkpoint import About, Checkpoints
 from training.config import Config
 from training.data import Data, load_for, train_batches
@@ -70,7 +70,7 @@ def train(
   data, writes = load_for(config), jax.process_index() == 0
   run_directory.check(directory, config)
   run_directory.check_text(directory, data.checksum)
-  with run_directory.locked(directory / run_directory.LOCK) if writes else contextlib.nullcontext():
+  with locks.locked(directory / locks.LOCK, locks.RELEASE_WITHIN) if writes else contextlib.nullcontext():
     if writes:
       run_directory.prepare(directory, config)
     programs = programs_for(config)

@@ -3,14 +3,10 @@
 config.json  metrics.jsonl  checkpoints/  tensorboard/  result.json
 """
 
-import contextlib
-import fcntl
 import os
-import socket
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from training.config import Config, ConfigError
 from training.files import clear_unfinished, read_json, write_json
@@ -18,8 +14,6 @@ from training.files import clear_unfinished, read_json, write_json
 # A run is what it computes. Sections, and fields of `run`, that only decide what is looked at do not belong to it.
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
 IDENTITY_FIELDS = ('run.steps', 'run.batch_size', 'run.init_seed', 'run.init_from', 'run.on_nonfinite')
-CLAIM, LOCK = 'claim', 'lock'  # held by the command that will have the run trained, and by the process that trains it
-LOOKS = 5  # attempts at a lock
 FAILURE = 'failure.json'  # why the run ended without a result; gone once it starts again
 
 
@@ -97,63 +91,6 @@ def check_text(directory: Path, data_checksum: str) -> None:
   begun = read_json(directory / 'environment.json')
   if begun and begun.get('data_checksum') != data_checksum:
     raise ConfigError(f'{directory} was begun on another text, which has changed since: choose another --workdir')
-
-
-def check_free(directory: Path) -> None:
-  """Raises ConfigError if a process is training the run, or is about to; writes nothing."""
-  for name in (CLAIM, LOCK):
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), (directory / name).open() as file:
-      _lock(file, fcntl.LOCK_SH)
-
-
-def trainer(directory: Path) -> str | None:
-  """The process that trains the run, as `process 12 on host`, or None; as far as its file system shows locks."""
-  with contextlib.suppress(FileNotFoundError, NotADirectoryError), (directory / LOCK).open() as file:
-    if not _try_lock(file, fcntl.LOCK_SH):
-      return _holder(file)
-  return None
-
-
-@contextlib.contextmanager
-def locked(path: Path, wait: bool = False) -> Iterator[None]:
-  """Holds a lock file, and keeps in it who does so; a process that dies lets go.
-
-  Args:
-    path: the file; it and its folder are made.
-    wait: for another process to let go of it.
-
-  Raises:
-    ConfigError: if another process has it, naming that.
-  """
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with path.open('a+') as file:
-    _lock(file, fcntl.LOCK_EX, wait)
-    file.truncate(0)
-    file.write(f'process {os.getpid()} on {socket.gethostname()}')
-    file.flush()
-    yield
-
-
-def _lock(file: TextIO, kind: int, wait: bool = False) -> None:
-  if wait:
-    fcntl.flock(file, kind)
-  elif not _try_lock(file, kind):
-    raise ConfigError(f'{Path(file.name).parent} is being trained by {_holder(file)}: wait for it, or stop it')
-
-
-def _holder(file: TextIO) -> str:
-  file.seek(0)
-  return file.read() or 'another process'
-
-
-def _try_lock(file: TextIO, kind: int) -> bool:
-  """Whether it could be had. Who only looks has it for a moment, so that one attempt does not decide."""
-  for _ in range(LOOKS):
-    with contextlib.suppress(BlockingIOError):
-      fcntl.flock(file, kind | fcntl.LOCK_NB)
-      return True
-    time.sleep(0.01)
-  return False
 
 
 def note_failure(directory: Path, error: str) -> None:

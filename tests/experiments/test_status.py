@@ -12,7 +12,7 @@ from rich.console import Console
 
 from experiments import plan, status
 from experiments.experiment import Experiment
-from training import run_directory
+from training import locks, run_directory
 from training.config import Config
 
 
@@ -33,13 +33,13 @@ def runs(tmp_path, monkeypatch):
     if name in names[:3]:
       (run.directory / 'result.json').write_text(json.dumps({'status': name}))
   for name in ('running', 'stopped'):
-    with run_directory.locked(runs[name].directory / run_directory.LOCK):
+    with locks.locked(runs[name].directory / locks.LOCK):
       pass
   run_directory.note_failure(runs['failed'].directory, 'XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]')
   (runs['failed'].directory / 'log.txt').write_text('first\n' * 9 + 'Traceback\nout of memory\n')
   (runs['waiting'].directory).mkdir(parents=True)
   (runs['waiting'].directory / 'slurm.json').write_text('{"job": "12_6"}')
-  with run_directory.locked(runs['running'].directory / run_directory.LOCK):
+  with locks.locked(runs['running'].directory / locks.LOCK):
     yield runs
 
 

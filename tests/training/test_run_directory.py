@@ -1,10 +1,5 @@
-import fcntl
 import json
 import os
-import socket
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -185,76 +180,11 @@ def test_a_text_that_changed_is_noticed(tmp_path):
     run_directory.check_text(tmp_path, 'two')
 
 
-@pytest.mark.parametrize('name', ['claim', 'lock'])
-def test_a_run_is_trained_by_one_process_at_a_time(directory, name):
-  program = f"""
-import os, pathlib, signal, socket, sys
-from training import run_directory
-with run_directory.locked(pathlib.Path({str(directory / name)!r})):
-  print(os.getpid(), socket.gethostname(), flush=True)
-  sys.stdin.read()
-  os.kill(os.getpid(), signal.SIGKILL)
-"""
-  pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
-  run_directory.check_free(directory)
-  with subprocess.Popen([sys.executable, '-c', program], text=True, **pipes) as first:
-    pid, host = first.stdout.readline().split()
-    before = content_of(directory)
-    message = f'{directory} is being trained by process {pid} on {host}: wait for it, or stop it'
-    for _ in range(2):
-      with pytest.raises(ConfigError) as error:
-        run_directory.check_free(directory)
-      assert str(error.value) == message
-      with pytest.raises(ConfigError) as error, run_directory.locked(directory / name):
-        pass
-      assert str(error.value) == message
-    assert content_of(directory) == before
-    first.stdin.close()
-    assert first.wait() == -9
-  run_directory.check_free(directory)  # it died, and let go
-  with run_directory.locked(directory / name):
-    assert (directory / name).read_text().startswith(f'process {os.getpid()} on ')
-  run_directory.check_free(directory)
-
-
-def test_who_looks_is_in_nobodys_way(directory, monkeypatch):
-  """The look itself holds the lock for a moment, in which a run may start."""
-  flock, answers = fcntl.flock, iter([BlockingIOError(), None, None])
-
-  def busy_once(file, kind):
-    answer = next(answers)
-    if answer is not None:
-      raise answer
-    flock(file, kind)
-
-  assert run_directory.trainer(directory) is None
-  monkeypatch.setattr(fcntl, 'flock', busy_once)
-  with run_directory.locked(directory / run_directory.LOCK):
-    monkeypatch.undo()
-    assert run_directory.trainer(directory) == f'process {os.getpid()} on {socket.gethostname()}'
-  assert run_directory.trainer(directory) is None
-
-
 def test_a_failure_is_noted_until_the_run_starts_again(directory):
   run_directory.note_failure(directory, 'out of memory')
   assert read_json(directory / 'failure.json') == {'error': 'out of memory'}
   run_directory.prepare(directory, OTHER)
   assert os.listdir(directory) == ['config.json']
-
-
-def test_who_waits_for_a_lock_has_it_next(tmp_path):
-  order = []
-
-  def second():
-    with run_directory.locked(tmp_path / 'lock', wait=True):
-      order.append('second')
-
-  thread = threading.Thread(target=second)
-  with run_directory.locked(tmp_path / 'lock'):
-    thread.start()
-    order.append('first')
-  thread.join()
-  assert order == ['first', 'second']
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
