@@ -4,21 +4,21 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from training.cache import cache_directory, write_whole
-from training.config import ConfigError, DataConfig
+from training.config import DataConfig
 from training.text import read_text
+from training.tokenizer import Encoder, load_tokenizer
 
 Split = Literal['train', 'validation', 'test']
 
 BLOCK = 16 * 1024
 BLOCKS_IN_TURN = 20
 HELD_OUT: dict[int, Split] = {10: 'validation', 20: 'test'}  # the 10th and the 20th block of every 20
-FORMAT = 1  # of the cached file, and of what decides its content: a new number makes every file anew
+FORMAT = 2  # of the cached file, and of what decides its content: a new number makes every file anew
 
 
 class Span(NamedTuple):
@@ -44,14 +44,6 @@ class Segment(NamedTuple):
   def scored_tokens(self) -> int:
     """All but the first."""
     return max(self.stop - self.start - 1, 0)
-
-
-class Encoder(NamedTuple):
-  """What turns text into tokens: `encode(piece)` gives the ids and the number of bytes the first one stands for."""
-
-  encode: Callable[[bytes], tuple[np.ndarray, int]]
-  vocab_size: int
-  checksum: str
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,9 +114,12 @@ def split_text(num_bytes: int) -> list[Span]:
 def encode_text(text: bytes, encoder: Encoder, checksum: str) -> Corpus:
   """Encodes each span of the text alone, so that no token crosses from one split to another."""
   dtype = np.min_scalar_type(encoder.vocab_size - 1)
+  spans = split_text(len(text))
+  if encoder.reads_characters:
+    spans = at_characters(spans, text)
   pieces, segments, start = [], [], 0
-  for span in split_text(len(text)):
-    ids, first_bytes = encoder.encode(text[span.start : span.stop])
+  for span in spans:
+    ids, first_bytes = encoder.encode(text[span.start : span.stop], True)
     pieces.append(ids.astype(dtype))
     scored_bytes = max(span.stop - span.start - first_bytes, 0)
     segments.append(Segment(span.split, start, start + len(ids), scored_bytes))
@@ -132,54 +127,24 @@ def encode_text(text: bytes, encoder: Encoder, checksum: str) -> Corpus:
   return Corpus(np.concatenate(pieces), tuple(segments), encoder.vocab_size, checksum)
 
 
-def encode_bytes(piece: bytes) -> tuple[np.ndarray, int]:
+def at_characters(spans: list[Span], text: bytes) -> list[Span]:
+  """The spans of a UTF-8 text, each bound that lies inside a character moved to its end: by 3 bytes at most."""
+
+  def moved(place: int) -> int:
+    while place < len(text) and text[place] & 0xC0 == 0x80:  # a byte that continues a character
+      place += 1
+    return place
+
+  return [span._replace(start=moved(span.start), stop=moved(span.stop)) for span in spans]
+
+
+def encode_bytes(piece: bytes, opens_segment: bool) -> tuple[np.ndarray, int]:
   """Every byte is a token."""
+  del opens_segment
   return np.frombuffer(piece, np.uint8), 1
 
 
-BYTES = Encoder(encode_bytes, vocab_size=256, checksum='')
-
-
-def load_tokenizer(path: str) -> Encoder:
-  """The tokenizer of a tokenizer.json.
-
-  Bits per byte count the bytes of the text, so they compare across tokenizers that keep all of it; one that meets a
-  word it does not know is refused. Bytes that are not UTF-8, and a character that a split cuts in two, reach the
-  tokenizer as U+FFFD.
-
-  Raises:
-    ConfigError: if the file is missing or is no tokenizer, or the package `tokenizers` is absent.
-  """
-  try:
-    content = pathlib.Path(path).expanduser().read_bytes()
-  except OSError as error:
-    raise ConfigError(f'data.tokenizer: cannot read {path} ({error.strerror}): name a tokenizer.json') from None
-  try:
-    import tokenizers
-  except ImportError:
-    raise ConfigError(f'data.tokenizer={path} needs a package that is not installed: pip install tokenizers') from None
-  try:
-    tokenizer = tokenizers.Tokenizer.from_buffer(content)
-  except Exception as error:  # the package raises no class of its own
-    raise ConfigError(f'data.tokenizer: {path} is not a tokenizer.json of the package tokenizers ({error})') from None
-  tokenizer.no_truncation()
-  tokenizer.no_padding()
-  unknown = tokenizer.token_to_id(getattr(tokenizer.model, 'unk_token', None) or '')
-
-  def encode(piece: bytes) -> tuple[np.ndarray, int]:
-    text = piece.decode('utf-8', 'replace')
-    encoding = tokenizer.encode(text, add_special_tokens=False)
-    if unknown is not None and unknown in encoding.ids:
-      word = text[slice(*encoding.offsets[encoding.ids.index(unknown)])]
-      raise ConfigError(
-        f'data.tokenizer: {path} does not know {word!r}, so its bits per byte would leave out a part of the text: '
-        'use one that knows every byte, as byte-level BPE does'
-      )
-    first_bytes = len(text[: encoding.offsets[0][1]].encode()) if encoding.ids else 0
-    return np.array(encoding.ids, np.int64), first_bytes
-
-  vocab_size = max(tokenizer.get_vocab().values(), default=0) + 1
-  return Encoder(encode, vocab_size, hashlib.sha256(content).hexdigest())
+BYTES = Encoder(encode_bytes, vocab_size=256)
 
 
 def write_tokens(path: pathlib.Path, corpus: Corpus) -> bool:

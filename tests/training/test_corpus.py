@@ -1,7 +1,7 @@
+import dataclasses
 import itertools
 import json
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -181,23 +181,38 @@ def test_the_tokenizer_is_part_of_the_identity(tmp_path, tokenizer):
   assert len({plain.checksum, first.checksum, second.checksum}) == 3
 
 
-def test_a_tokenizer_that_is_none_is_named(tmp_path, monkeypatch):
-  config = config_of(tmp_path, b'text', tokenizer=str(tmp_path / 'tokenizer.json'))
-  with pytest.raises(ConfigError, match=r'^data\.tokenizer: cannot read .*tokenizer\.json \(No such file'):
-    corpus.load_corpus(config)
-  (tmp_path / 'tokenizer.json').write_text('{}')
-  with pytest.raises(ConfigError, match=r'^data\.tokenizer: .* is not a tokenizer\.json'):
-    corpus.load_corpus(config)
-  monkeypatch.setitem(sys.modules, 'tokenizers', None)
-  with pytest.raises(ConfigError, match=r'not installed: pip install tokenizers$'):
-    corpus.load_corpus(config)
-
-
 def test_a_tokenizer_that_does_not_know_a_word_is_refused(tmp_path):
   made = tokenizers.Tokenizer(tokenizers.models.WordLevel({'[UNK]': 0, 'in': 1, 'the': 2}, unk_token='[UNK]'))
   made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
   made.save(str(tmp_path / 'words.json'))
   (tmp_path / 'text.txt').write_text('in the in the beginning ' * 50)
   config = DataConfig(task='files', paths=str(tmp_path / 'text.txt'), tokenizer=str(tmp_path / 'words.json'))
-  with pytest.raises(ConfigError, match=r"words\.json does not know 'beginning'"):
+  with pytest.raises(ConfigError, match=r"words\.json does not keep the text: 'beginning "):
     corpus.load_corpus(config)
+
+
+def test_a_character_belongs_to_one_split_where_a_tokenizer_reads_it(tmp_path, tokenizer):
+  """Each 16 KiB end inside a character of three bytes: its rest would reach the tokenizer as another character."""
+  text = ('€' * 120_000).encode()
+  config = config_of(tmp_path, text, tokenizer=str(tmp_path / 'tokenizer.json'))
+  loaded = corpus.load_corpus(config)
+  spans = corpus.at_characters(corpus.split_text(len(text)), text)
+  assert [(span.start % 3, span.stop % 3) for span in spans] == [(0, 0)] * len(spans)
+  for segment, span in zip(loaded.segments, spans, strict=True):
+    ids = loaded.tokens[segment.start : segment.stop].tolist()
+    assert tokenizer.decode(ids) == text[span.start : span.stop].decode()
+    assert segment.scored_bytes == span.stop - span.start - len(tokenizer.id_to_token(ids[0]))
+  moved = [abs(one.stop - other.stop) for one, other in zip(spans, corpus.split_text(len(text)), strict=True)]
+  assert 0 < max(moved) < 3
+
+
+def test_what_was_encoded_unchecked_is_encoded_anew(tmp_path, cache_folder, tokenizer):
+  """A tokenizer of an older version may have left out what it did not know."""
+  config = config_of(tmp_path, SENTENCE.encode() * 50, tokenizer=str(tmp_path / 'tokenizer.json'))
+  right = corpus.load_corpus(config).tokens
+  (path,) = cache_folder.rglob('*.bin')
+  older = dataclasses.replace(corpus.load_corpus(config), tokens=right[::2].copy())
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(corpus, 'FORMAT', 1)
+    corpus.write_tokens(path, older)
+  np.testing.assert_array_equal(corpus.load_corpus(config).tokens, right)
