@@ -12,7 +12,7 @@ from model.config import ConfigError, ModelConfig, check_types
 
 Task = Literal['kjv', 'files', 'copy', 'associative_recall']
 Optimizer = Literal['adamw', 'sgd', 'lion', 'muon']
-Schedule = Literal['cosine', 'linear', 'constant']
+Schedule = Literal['cosine', 'linear', 'constant', 'wsd']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +66,11 @@ class OptimizerConfig:
   Attributes:
     name: `adamw`, `sgd` (with momentum beta1), `lion` or `muon` (on hidden kernels; the rest by AdamW).
     learning_rate: the peak.
-    schedule: what follows the warm-up: `cosine` or `linear` down to final_fraction, or `constant`.
+    schedule: what follows the warm-up: `cosine` or `linear` down to final_fraction, `constant`, or `wsd` (warm-up,
+      stable, decay; Hu et al. 2024): constant up to the last steps, which decay to final_fraction as 1 - sqrt.
     warmup_steps: steps of linear rise from 0.
     final_fraction: share of the peak that the schedule falls to, which the step after the last would have.
+    decay_fraction: share of all steps, the last ones, in which `wsd` decays.
     beta1, beta2, epsilon: of AdamW; Lion and Muon use beta1 (and Lion beta2), sgd beta1 as momentum.
     weight_decay: decoupled, on kernels alone: never on norms, gains, biases or embeddings.
     clip: largest global gradient norm; 0: no clipping.
@@ -80,6 +82,7 @@ class OptimizerConfig:
   schedule: Schedule = 'cosine'
   warmup_steps: int = 20
   final_fraction: float = 0.1
+  decay_fraction: float = 0.2
   beta1: float = 0.9
   beta2: float = 0.95
   epsilon: float = 1e-8
@@ -96,6 +99,16 @@ class OptimizerConfig:
     for name in ('beta1', 'beta2'):
       if not 0 <= getattr(self, name) < 1:
         raise ConfigError(f'optimizer.{name}={getattr(self, name)}: must be at least 0 and below 1')
+    if not 0 < self.decay_fraction <= 1:
+      raise ConfigError(f'optimizer.decay_fraction={self.decay_fraction}: must be above 0 and at most 1')
+    if self.schedule != 'wsd' and self.decay_fraction != OptimizerConfig.decay_fraction:
+      raise ConfigError(
+        f'optimizer.decay_fraction is read only with optimizer.schedule=wsd, not {self.schedule}: leave it out'
+      )
+
+  def decay_steps(self, steps: int) -> int:
+    """The number of steps, the last ones of a run, in which the schedule `wsd` decays."""
+    return round(self.decay_fraction * steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,6 +240,22 @@ class Config:
       raise ConfigError(
         f'optimizer.warmup_steps={self.optimizer.warmup_steps} leaves no step for the {self.optimizer.schedule} '
         f'schedule: make it smaller than run.steps={self.run.steps}'
+      )
+    if self.optimizer.schedule == 'wsd':
+      self._check_decay()
+
+  def _check_decay(self):
+    optimizer, steps = self.optimizer, self.run.steps
+    decay = optimizer.decay_steps(steps)
+    if not decay:
+      raise ConfigError(
+        f'optimizer.decay_fraction={optimizer.decay_fraction} of run.steps={steps} is no step: make it at least '
+        f'{1 / steps:.3g}, or set optimizer.schedule=constant'
+      )
+    if optimizer.warmup_steps + decay > steps:
+      raise ConfigError(
+        f'optimizer.warmup_steps={optimizer.warmup_steps} and the {decay} steps of optimizer.decay_fraction='
+        f'{optimizer.decay_fraction} are more than run.steps={steps}: make either smaller'
       )
 
   def to_flat(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     'cosine': lambda: optax.cosine_decay_schedule(peak, rest, config.final_fraction),
     'linear': lambda: optax.linear_schedule(peak, peak * config.final_fraction, rest),
     'constant': lambda: optax.constant_schedule(peak),
+    'wsd': lambda: _stable_then_decay(config, rest, config.decay_steps(steps)),
   }[config.schedule]()
   warmup = optax.linear_schedule(0.0, peak, config.warmup_steps)
 
@@ -24,6 +25,22 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return jnp.where(count < config.warmup_steps, warmup(count + 1), after(count - config.warmup_steps))
 
   return schedule
+
+
+def _stable_then_decay(config: OptimizerConfig, rest: int, decay: int) -> optax.Schedule:
+  """The peak, then in the last `decay` of `rest` updates down as 1 - sqrt (Hägele et al. 2024, section 3)."""
+
+  def schedule(count):
+    done = jnp.clip((count - (rest - decay)) / decay, 0, 1)
+    return config.learning_rate * (1 - (1 - config.final_fraction) * jnp.sqrt(done))
+
+  return schedule
+
+
+def updates_in_common(config: OptimizerConfig, steps: int) -> int:
+  """How many updates of a run of this many steps have the learning rates that any longer run has, from the first on."""
+  until = {'constant': steps, 'wsd': steps - config.decay_steps(steps) + 1}  # the first that decays is at the peak yet
+  return min(steps, until.get(config.schedule, config.warmup_steps + 1))
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:

@@ -1,7 +1,7 @@
 """Where a run stands when it starts: at its newest checkpoint, at another run's parameters, or at initial values."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from training.data import Data
 from training.digests import read_manifest
 from training.init_from import check_source, source_params
 from training.metrics_log import NOTHING, check_mark
-from training.optimizer import make_schedule
+from training.optimizer import make_schedule, updates_in_common
 from training.programs import Programs
 from training.step import State
 
@@ -51,8 +51,8 @@ def state_to_go_on_from(
   about = {**restored.about, 'run': run}
   step, steps_before = int(restored.state.step), restored.about['run']['run.steps']
   if steps_before < config.run.steps:
+    note(_extended(config, restored.state, steps_before, about['extended_at']))
     about['extended_at'] = [*about['extended_at'], step]
-    note(_extended(config, restored.state, steps_before))
   return restored.state, about, step
 
 
@@ -79,15 +79,21 @@ def _check(directory: Path, about: About, run: Mapping[str, Any]) -> None:
   check_mark(directory / 'metrics.jsonl', about['log'])
 
 
-def _extended(config: Config, state: State, steps_before: int) -> str:
-  """What more steps do to the learning rate."""
+def _extended(config: Config, state: State, steps_before: int, extended_at: Sequence[int]) -> str:
+  """What more steps do to the learning rate; `extended_at` is when the run was given more before."""
   steps, schedule = config.run.steps, config.optimizer.schedule
   text = f'goes on from step {state.step}, to {steps} instead of {steps_before} steps'
   if schedule == 'constant':
     return f'{text}; the learning rate is constant, so this is a run of {steps} steps like any other'
-  updates = state.optimizer[-1].count
+  updates, common = int(state.optimizer[-1].count), updates_in_common(config.optimizer, steps_before)
+  if updates <= common:
+    text += f'; up to here the {schedule} schedule of {steps} steps has the same learning rates'
+    if extended_at:  # which may have changed those before it
+      return f'{text} as that of {steps_before}, but the run was extended before, at step {extended_at[-1]}'
+    return f'{text}, so this is a run of {steps} steps like any other'
   before, after = (float(make_schedule(config.optimizer, total)(updates)) for total in (steps_before, steps))
   return (
     f'{text}; from here on the {schedule} schedule is that of {steps} steps: the next learning rate is {after:.3g} '
-    f'instead of {before:.3g}, and the result is not that of a run of {steps} steps from its start'
+    f'instead of {before:.3g}. The two schedules agree only up to update {common}, so the result is not that of a run '
+    f'of {steps} steps from its start'
   )

@@ -10,7 +10,7 @@ from optax import contrib
 from model.config import ModelConfig
 from model.transformer import param_shapes
 from training.config import OptimizerConfig
-from training.optimizer import decayed, hidden_kernels, make_optimizer, make_schedule
+from training.optimizer import decayed, hidden_kernels, make_optimizer, make_schedule, updates_in_common
 
 # Everything that a model may have: biases, gains, learned positions, ReZero's scales, norms of queries and keys.
 EVERYTHING = ModelConfig(
@@ -61,26 +61,44 @@ def rate_by_hand(config: OptimizerConfig, steps: int, update: int) -> float:
   if update <= warmup:
     return peak * update / warmup
   done = (update - 1 - warmup) / (steps - warmup)  # before this update, of all after the warm-up
+  decay = max(1, round(config.decay_fraction * steps))
+  decayed = max(0, update - 1 - (steps - decay)) / decay  # likewise of the last steps
   return (
     peak
     * {
       'constant': 1.0,
       'linear': 1 - done * (1 - config.final_fraction),
       'cosine': config.final_fraction + (1 - config.final_fraction) * (1 + math.cos(math.pi * done)) / 2,
+      'wsd': config.final_fraction + (1 - config.final_fraction) * (1 - math.sqrt(decayed)),
     }[config.schedule]
   )
 
 
-@pytest.mark.parametrize('schedule', ['cosine', 'linear', 'constant'])
+@pytest.mark.parametrize('schedule', ['cosine', 'linear', 'constant', 'wsd'])
 @pytest.mark.parametrize(('steps', 'warmup_steps'), [(50, 10), (50, 0), (50, 1), (5, 4), (1, 0)])
 def test_the_learning_rate_of_every_update(schedule, steps, warmup_steps):
-  config = OptimizerConfig(learning_rate=3e-3, schedule=schedule, warmup_steps=warmup_steps, final_fraction=0.2)
+  decay = {'decay_fraction': 0.2 if steps > 1 else 1.0} if schedule == 'wsd' else {}
+  config = OptimizerConfig(
+    learning_rate=3e-3, schedule=schedule, warmup_steps=warmup_steps, final_fraction=0.2, **decay
+  )
   rates = jax.vmap(make_schedule(config, steps))(jnp.arange(steps))
   np.testing.assert_allclose(rates, [rate_by_hand(config, steps, k + 1) for k in range(steps)], rtol=2e-6)
   assert rates[0] > 0
   assert rates[warmup_steps or 0] == pytest.approx(3e-3)
   if steps == 50 and schedule != 'constant':
-    assert 0.2 * 3e-3 < rates[-1] < 0.23 * 3e-3
+    assert 0.2 * 3e-3 < rates[-1] < (0.25 if schedule == 'wsd' else 0.23) * 3e-3  # 1 - sqrt is flat at its end
+
+
+@pytest.mark.parametrize('schedule', ['cosine', 'linear', 'constant', 'wsd'])
+@pytest.mark.parametrize('warmup_steps', [0, 6])
+@pytest.mark.parametrize('steps', [30, 37])
+def test_how_many_updates_a_longer_run_has_in_common(schedule, warmup_steps, steps):
+  config = OptimizerConfig(schedule=schedule, warmup_steps=warmup_steps)
+  common = updates_in_common(config, steps)
+  for longer in (steps + 1, steps + 2, 3 * steps):
+    rates, others = (jax.vmap(make_schedule(config, total))(jnp.arange(steps)) for total in (steps, longer))
+    np.testing.assert_array_equal(rates[:common], others[:common])
+    assert (rates[common:] != others[common:]).all()
 
 
 def test_kernels_alone_decay():

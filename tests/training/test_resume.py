@@ -22,6 +22,7 @@ CONFIG = Config(
   run=RunConfig(steps=40, batch_size=4),
 )
 DATA = load_for(CONFIG)
+WSD = CONFIG.replace({'optimizer.schedule': 'wsd', 'run.steps': 80})
 
 
 def start(directory: Path, config: Config = CONFIG):
@@ -114,7 +115,10 @@ def test_more_steps_say_what_they_do_to_the_schedule(run):
   assert (resumed_at, about['extended_at'], about['run']['run.steps']) == (36, [36], 80)
   (note,) = notes
   assert note.startswith('goes on from step 36, to 80 instead of 40 steps; from here on the cosine schedule is that of')
-  assert f'the next learning rate is {rate(80):.3g} instead of {rate(40):.3g}' in note
+  assert (
+    f'the next learning rate is {rate(80):.3g} instead of {rate(40):.3g}. The two schedules agree only up to' in note
+  )
+  assert note.endswith('up to update 5, so the result is not that of a run of 80 steps from its start')
 
 
 def test_more_steps_at_a_constant_rate_are_nothing_special(tmp_path):
@@ -124,6 +128,39 @@ def test_more_steps_at_a_constant_rate_are_nothing_special(tmp_path):
     'goes on from step 36, to 80 instead of 40 steps; '
     'the learning rate is constant, so this is a run of 80 steps like any other'
   ]
+
+
+@pytest.mark.parametrize(
+  ('changes', 'note'),
+  [
+    (
+      {'optimizer.schedule': 'wsd', 'optimizer.decay_fraction': 0.1},
+      '; up to here the wsd schedule of 80 steps has the',
+    ),
+    (
+      {'optimizer.schedule': 'wsd', 'optimizer.decay_fraction': 0.15},
+      'The two schedules agree only up to update 35, so',
+    ),
+    (
+      {'optimizer.warmup_steps': 36},
+      '; up to here the cosine schedule of 80 steps has the same learning rates, so this',
+    ),
+  ],
+)
+def test_more_steps_before_the_schedule_depends_on_them_are_nothing_special(tmp_path, changes, note):
+  """The newest checkpoint is of step 36 of 40: before and after the decay begins, and in the warm-up."""
+  config = CONFIG.replace(changes)
+  longer = config.replace({'run.steps': 80})
+  run = made_run.make_run(tmp_path, config, DATA)
+  (first,) = start(run, longer)[-1]
+  assert note in first
+  assert first.endswith('so this is a run of 80 steps like any other') == ('agree only' not in note)
+
+
+def test_a_run_that_was_extended_before_is_never_called_a_run_like_any_other():
+  """In its decay, and once more in the stable phase of the longer schedule."""
+  text = resume._extended(WSD, made_run.state_at(36, WSD), 60, extended_at=[30])
+  assert text.endswith('has the same learning rates as that of 60, but the run was extended before, at step 30')
 
 
 def from_run(run: Path, **changes) -> Config:

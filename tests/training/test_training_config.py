@@ -41,7 +41,7 @@ REFUSED = [
     'data.mask_documents=True needs data.end_token, which marks where a document ends',
   ),
   ({'optimizer.name': 'adam'}, "optimizer.name='adam': must be one of adamw, sgd, lion, muon"),
-  ({'optimizer.schedule': 'cos'}, "optimizer.schedule='cos': must be one of cosine, linear, constant"),
+  ({'optimizer.schedule': 'cos'}, "optimizer.schedule='cos': must be one of cosine, linear, constant, wsd"),
   ({'optimizer.learning_rate': 0}, 'optimizer.learning_rate=0.0: must be above 0'),
   ({'optimizer.learning_rate': -1e-3}, 'optimizer.learning_rate=-0.001: must be above 0'),
   ({'optimizer.learning_rate': math.nan}, 'optimizer.learning_rate=nan: must be a finite number'),
@@ -54,6 +54,25 @@ REFUSED = [
   ({'optimizer.weight_decay': -math.inf}, 'optimizer.weight_decay=-inf: must be a finite number'),
   ({'optimizer.clip': -1.0}, 'optimizer.clip=-1.0: must be at least 0'),
   ({'optimizer.final_fraction': -0.1}, 'optimizer.final_fraction=-0.1: must be at least 0'),
+  (
+    {'optimizer.decay_fraction': 0.0, 'optimizer.schedule': 'wsd'},
+    'optimizer.decay_fraction=0.0: must be above 0 and at most 1',
+  ),
+  ({'optimizer.decay_fraction': 1.1}, 'optimizer.decay_fraction=1.1: must be above 0 and at most 1'),
+  (
+    {'optimizer.decay_fraction': 0.3},
+    'optimizer.decay_fraction is read only with optimizer.schedule=wsd, not cosine: leave it out',
+  ),
+  (
+    {'optimizer.decay_fraction': 1e-3, 'optimizer.schedule': 'wsd'},
+    'optimizer.decay_fraction=0.001 of run.steps=300 is no step: make it at least 0.00333, or set '
+    'optimizer.schedule=constant',
+  ),
+  (
+    {'optimizer.decay_fraction': 0.95, 'optimizer.schedule': 'wsd'},
+    'optimizer.warmup_steps=20 and the 285 steps of optimizer.decay_fraction=0.95 are more than run.steps=300: make '
+    'either smaller',
+  ),
   ({'optimizer.beta1': 1.0}, 'optimizer.beta1=1.0: must be at least 0 and below 1'),
   ({'optimizer.beta1': -0.1}, 'optimizer.beta1=-0.1: must be at least 0 and below 1'),
   ({'optimizer.beta2': 1}, 'optimizer.beta2=1.0: must be at least 0 and below 1'),
@@ -111,6 +130,8 @@ def test_what_cannot_be_is_refused_in_one_line(changes, message):
     {'run.steps': 21},
     {'run.steps': 1, 'optimizer.warmup_steps': 0},
     {'run.steps': 5, 'optimizer.schedule': 'constant', 'optimizer.warmup_steps': 7},
+    {'run.steps': 5, 'optimizer.schedule': 'wsd', 'optimizer.decay_fraction': 0.4, 'optimizer.warmup_steps': 3},
+    {'run.steps': 1, 'optimizer.schedule': 'wsd', 'optimizer.decay_fraction': 1.0, 'optimizer.warmup_steps': 0},
     {'model.position': 'learned', 'data.sequence_length': 64},
     {'data.sequence_length': 1000},
     {'data.task': 'files', 'data.paths': 'a.txt', 'data.tokenizer': 't.json'},
