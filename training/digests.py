@@ -1,7 +1,6 @@
 """Checksums: of arrays, on the device that holds them, and of the files of a folder."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from training.files import write_json
+from training.files import CHECKSUM, Damaged, parse_json, write_sealed
 
 MANIFEST = 'manifest.json'
-
-
-class Damaged(Exception):  # noqa: N818 - what the message says of a file
-  """What was written is not what is there; the message names the file, or the array."""
 
 
 @jax.jit
@@ -43,8 +38,7 @@ def _mix(words):
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
   """Writes manifest.json beside the files of a folder: their sha256, `content`, and the sha256 of both."""
   files = {str(path.relative_to(folder)): _sha256(path) for path in sorted(folder.rglob('*')) if path.is_file()}
-  manifest = {'files': files, **content}
-  write_json(folder / MANIFEST, {**manifest, 'sha256': _sha256_of(manifest)})
+  write_sealed(folder / MANIFEST, {'files': files, **content})
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -53,18 +47,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
   Raises:
     Damaged: if a file, or the manifest, is missing or has changed.
   """
+  path = folder / MANIFEST
   try:
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    content = {name: value for name, value in manifest.items() if name != 'sha256'}
-    intact = manifest['sha256'] == _sha256_of(content)
-    files = manifest['files'].items()
+    manifest = parse_json(path.read_bytes())
   except OSError as error:
-    raise Damaged(f'{folder / MANIFEST}: {error.strerror}') from None
-  except (ValueError, KeyError, AttributeError, TypeError):
-    raise Damaged(f'{folder / MANIFEST} has changed') from None
-  if not intact:
-    raise Damaged(f'{folder / MANIFEST} has changed')
-  for name, sha256 in files:
+    raise Damaged(f'{path}: {error.strerror}') from None
+  except ValueError:
+    raise Damaged(f'{path} has changed') from None
+  if CHECKSUM not in manifest:
+    raise Damaged(f'{path} has changed')
+  for name, sha256 in manifest['files'].items():
     try:
       if _sha256(folder / name) != sha256:
         raise Damaged(f'{folder / name} has changed')
@@ -76,7 +68,3 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def _sha256(path: Path) -> str:
   with path.open('rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def _sha256_of(manifest: Mapping[str, Any]) -> str:
-  return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

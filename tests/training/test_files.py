@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -16,10 +17,20 @@ def test_a_file_is_written_with_the_folders_it_needs(tmp_path):
   path = tmp_path / 'a' / 'b' / 'file'
   assert files.write_atomically(path, 'naïve ', b'\xff', np.array([1, 2], np.uint8)) == path
   assert path.read_bytes() == b'na\xc3\xafve \xff\x01\x02'
-  assert path.stat().st_mode & 0o777 == 0o644
   assert os.listdir(path.parent) == ['file']
   files.write_atomically(path)
   assert path.read_bytes() == b''
+
+
+@pytest.mark.parametrize(('umask', 'mode'), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664), (0o027, 0o640)])
+def test_a_file_has_the_permissions_that_the_umask_leaves(tmp_path, umask, mode):
+  before = os.umask(umask)
+  try:
+    path = files.write_atomically(tmp_path / 'file', 'a')
+    files.write_atomically(path, 'b')
+  finally:
+    os.umask(before)
+  assert path.stat().st_mode & 0o777 == mode
 
 
 @pytest.mark.parametrize('moment', ['while it is written', 'as it is put in place'])
@@ -112,7 +123,7 @@ def test_a_damaged_file_is_named_with_the_way_out(tmp_path, content, message):
   (tmp_path / 'a.json').write_bytes(content)
   with pytest.raises(ConfigError, match=message) as error:
     files.read_json(tmp_path / 'a.json')
-  assert str(error.value).endswith(f'delete {tmp_path} and run again')
+  assert str(error.value).endswith('): delete this file alone, and run the same command again')
   assert '\n' not in str(error.value)
 
 
@@ -120,3 +131,72 @@ def test_a_folder_in_its_place_is_named(tmp_path):
   (tmp_path / 'a.json').mkdir()
   with pytest.raises(ConfigError, match=rf'^{re.escape(str(tmp_path))}/a\.json cannot be read: Is a directory$'):
     files.read_json(tmp_path / 'a.json')
+
+
+# --- what a person is told when something cannot be written
+
+CAUSES = {
+  errno.ENOSPC: 'once there is space on the disk, the same command resumes from it',
+  errno.EDQUOT: 'once your disk quota allows it, the same command resumes from it',
+  errno.EAGAIN: 'a limit on processes or threads was reached (ulimit -u)',
+  errno.EACCES: 'give this user write permission there, or choose another --workdir',
+  errno.EROFS: 'the file system is read-only',
+  errno.EISDIR: 'a folder is where a file should be',
+  errno.EMFILE: 'too many open files',
+  errno.EFBIG: 'ulimit -f',
+  errno.EIO: 'the disk reports an error',
+  errno.ENOLCK: 'the file system does not support this',
+  errno.EBADF: 'see to that, and the same command resumes from it',
+}
+
+
+def wrapped(error: OSError) -> Exception:
+  """As a library raises it again, under a name of its own."""
+  try:
+    raise ValueError('RESOURCE_EXHAUSTED: cannot write') from error
+  except ValueError as outer:
+    return outer
+
+
+@pytest.mark.parametrize('number', CAUSES)
+def test_a_failure_names_its_own_cause(number):
+  error = OSError(number, os.strerror(number), 'a/b')
+  for one in (error, wrapped(error), RuntimeError(f'INTERNAL: a/b: {os.strerror(number)}')):
+    told = str(files.SaveFailed('a/b', one))
+    assert told.startswith('a/b could not be written (')
+    assert CAUSES[number] in told
+    assert ('disk, the same' in told) == (number == errno.ENOSPC)  # nothing else speaks of a full one
+    assert '\n' not in told
+
+
+def failure_of(path) -> str:
+  with pytest.raises(OSError, match=r'\[Errno') as error:
+    files.write_atomically(path, 'a')
+  return str(files.SaveFailed(error.value.filename, error.value))
+
+
+def test_what_stands_in_the_way_is_named(tmp_path):
+  (tmp_path / 'lock').mkdir()
+  assert f'{tmp_path}/lock' in failure_of(tmp_path / 'lock')
+  assert 'a folder is where a file should be' in failure_of(tmp_path / 'lock')
+  (tmp_path / 'gone').symlink_to(tmp_path / 'nowhere')
+  assert 'dangling link' in failure_of(tmp_path / 'gone' / 'file')
+  (tmp_path / 'loop').symlink_to(tmp_path / 'loop')
+  assert 'link' in failure_of(tmp_path / 'loop' / 'file')
+  assert 'too long' in failure_of(tmp_path / ('x' * 300))
+  assert os.listdir(tmp_path / 'lock') == []
+
+
+# --- checksums
+
+
+def test_what_is_sealed_cannot_change_unseen(tmp_path):
+  path = files.write_sealed(tmp_path / 'a.json', {'unigram': 4.43, 'text': 'b2c26b87'})
+  assert files.read_json(path) == {'unigram': 4.43, 'text': 'b2c26b87'}
+  path.write_text(path.read_text().replace('4.43', '4.33'))
+  with pytest.raises(files.Damaged, match=r'a\.json is damaged \(its content does not match its checksum\): count it'):
+    files.read_json(path, 'count it again')
+  files.write_json(path, {'unigram': 4.43})
+  assert files.read_json(path) == {'unigram': 4.43}  # of an older version
+  with pytest.raises(files.Damaged, match='its checksum is gone'):
+    files.read_json(path, sealed=lambda value: True)
