@@ -22,8 +22,8 @@ from experiments import command_line, figure_style, gradient_figures, gradient_t
 from experiments.gradients import Measured, Subject, as_json, as_table, measure, open_run, steps_asked_for
 from experiments.training_figures import over_training
 from training.config import ConfigError
-from training.environment import environment
 from training.files import write_atomically, write_json
+from training.provenance import environment
 
 PROJECT = Path(__file__).parent.parent
 

@@ -11,7 +11,7 @@ from experiments.experiment import Changes, Experiment
 from experiments.registry import experiment_names
 from training import locks, run_directory
 from training.config import Config, ConfigError, check_names, known_paths
-from training.files import read_json
+from training.result import read_result
 
 SAFE_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.=+-]*')
 
@@ -100,7 +100,7 @@ def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = F
 
 def check_label(run: Run) -> None:
   """Raises ConfigError if the directory has a result at a rate that was tuned and this run's was not, or vice versa."""
-  result = read_json(run.directory / 'result.json')
+  result = read_result(run.directory)
   if result is not None and result.get('learning_rate_tuned', False) != run.tuned:
     there, here = ('not tuned', 'tuned') if run.tuned else ('tuned', 'not tuned')
     raise ConfigError(

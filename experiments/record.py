@@ -1,7 +1,5 @@
 """What a reproduction leaves behind: measured.json with all that made it, and what it gave when last run here."""
 
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,11 @@ import numpy as np
 from experiments.findings import Finding, overall
 from experiments.machine import cores
 from experiments.reproduction import Reproduction, spell
+from training.code_version import code, code_revision
 from training.config import ConfigError
-from training.environment import environment
 from training.files import read_json, write_json
+from training.provenance import environment, processor
 
-PROJECT = Path(__file__).parent.parent
 EXPECTED = Path(__file__).parent / 'expected'
 FLOOR = 1e-5  # differences below this are rounding, whatever the value
 
@@ -29,7 +27,7 @@ def command(name: str, scale: str) -> str:
 
 def make_record(reproduction: Reproduction, scale: str, measured: Mapping[str, Any], seconds: float) -> dict[str, Any]:
   """The content of measured.json: the numbers, and what made them."""
-  settings = plain(reproduction.at_scale(scale))
+  settings, made_with = plain(reproduction.at_scale(scale)), environment()
   return {
     'reproduction': reproduction.name,
     'command': command(reproduction.name, scale),
@@ -38,8 +36,10 @@ def make_record(reproduction: Reproduction, scale: str, measured: Mapping[str, A
     'seeds': settings.get('seeds'),
     'seconds': round(seconds, 1),
     'code_revision': code_revision(),
+    'code': code(),
     'data_checksum': None,
-    **environment(),
+    'jax_settings': made_with.pop('settings'),
+    **made_with,
     'measured': plain(measured),
   }
 
@@ -76,27 +76,9 @@ def plain(value: Any) -> Any:
   return plain(array.item()) if not isinstance(value, float) else value if np.isfinite(value) else None
 
 
-def code_revision() -> str | None:
-  """The commit of the checkout this file lies in, with `+changes` if it is not clean; None outside of one."""
-  answers = []
-  for question in (['rev-parse', 'HEAD'], ['status', '--porcelain', '--untracked-files=no']):
-    try:
-      answer = subprocess.run(['git', '-C', str(PROJECT), *question], capture_output=True, text=True)
-    except FileNotFoundError:  # no git on this machine
-      return None
-    if answer.returncode or not (PROJECT / '.git').exists():
-      return None
-    answers.append(answer.stdout.strip())
-  return answers[0] + ('+changes' if answers[1] else '')
-
-
 def machine() -> str:
   """Cores and processor, as `2 cores, AMD EPYC`."""
-  cpuinfo = Path('/proc/cpuinfo')
-  models = (
-    [line for line in cpuinfo.read_text().splitlines() if line.startswith('model name')] if cpuinfo.exists() else []
-  )
-  return f'{len(cores())} cores, {models[0].partition(":")[2].strip() if models else platform.machine()}'
+  return f'{len(cores())} cores, {processor()}'
 
 
 def expected_path(name: str) -> Path:

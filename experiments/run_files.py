@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from training.config import ConfigError
-from training.files import read_json
+from training.result import RESULT, read_result
 
-RESULT = 'result.json'
 OWN_FOLDERS = ('checkpoints', 'tensorboard', 'figures', 'tuning')  # hold no results of the experiment's own runs
 DEPTH = 6  # folders below the directory that is read
 SHOWN = 3  # results out of place in one folder that are named each
@@ -80,21 +79,12 @@ def _read_all(root: Path) -> tuple[list[tuple[Path, Record]], list[str]]:
   read, unreadable = [], []
   for path in _folders_with_results(root):
     try:
-      read.append((path, _read(path)))
+      read.append((path, read_result(path) or {}))
     except ConfigError as error:
       if _SEED.fullmatch(path.name):
         raise
       unreadable.append(f'not counted: {path.relative_to(root)} ({error})')
   return read, unreadable
-
-
-def _read(path: Path) -> Record:
-  record = read_json(path / RESULT) or {}
-  kinds = {'experiment': str, 'variant': str, 'seed': int}
-  wrong = [name for name, kind in kinds.items() if not isinstance(record.get(name), kind)]
-  if wrong:
-    raise ConfigError(f'{path / RESULT} is damaged (its {wrong[0]} is {record.get(wrong[0])!r})')
-  return record
 
 
 def _folders_with_results(root: Path, depth: int = DEPTH, above: tuple[str, ...] = ()) -> Iterator[Path]:

@@ -20,6 +20,7 @@ from experiments.slurm import RECORD
 from training import locks, run_directory
 from training.files import read_json
 from training.metrics_log import read_metrics
+from training.result import read_result
 
 STATES = ('completed', 'diverged', 'failed_to_learn', 'running', 'failed', 'stopped', 'waiting')
 
@@ -51,7 +52,7 @@ def status_of(run: Run) -> Status:
   trainer = locks.trainer(run.directory)
   note = f'job {record["job"]}' if record else ''
   if run_directory.is_finished(run.directory, run.config):
-    state, note = (read_json(run.directory / 'result.json') or {})['status'], ''
+    state, note = (read_result(run.directory) or {})['status'], ''
   elif trainer:
     state, note = 'running', trainer
   elif failure:

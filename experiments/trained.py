@@ -12,6 +12,7 @@ from experiments import runs as experiment_runs
 from experiments.conduct import conduct
 from experiments.reproduction import Reproduction
 from experiments.runs import SEED_PATHS
+from training.code_version import PROJECT
 from training.config import ConfigError
 
 FULL_CONFIG = 'configs/small.py'
@@ -32,7 +33,7 @@ def reproduce(reproduction: Reproduction, scale: str, workdir: Path, console: Co
   """
   experiment = registry.find_experiment(reproduction.name)
   directory = runs_directory(reproduction, scale, workdir)
-  config = load_config(str(record.PROJECT / (FULL_CONFIG if scale == 'full' else experiment.config)))
+  config = load_config(str(PROJECT / (FULL_CONFIG if scale == 'full' else experiment.config)))
   runs = plan.plan_runs(experiment, config, reproduction.at_scale(scale), directory.parent)
   code = conduct(experiment, runs, launch.local(), console, record.command(reproduction.name, scale))
   if code == signals.STOPPED:
@@ -71,6 +72,8 @@ def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str
     'seeds': list(experiment.seeds),
     'runs': len(found.runs),
     'data_checksum': first.result.get('data_checksum'),
+    'jax_settings': first.result.get('settings'),
+    'code': first.result.get('code'),
     'device': first.result.get('device'),
     'layout': first.result.get('layout'),
     'versions': first.result.get('versions'),

@@ -17,13 +17,13 @@ from experiments.conduct import train_runs
 from experiments.experiment import Changes, Experiment
 from experiments.launch import Launcher
 from experiments.plan import Run
-from experiments.record import code_revision
 from experiments.runs import BITS, NATS
 from experiments.tuned_rates import LEARNING_RATE, WARMUP
 from experiments.tuning import Point, Tuning
+from training.code_version import code_revision
 from training.config import Config, ConfigError
-from training.files import read_json
 from training.locks import REPORT_WITHIN, locked
+from training.result import read_result
 
 FINAL_ALONE = {'run.evaluations': 1}  # a choice is made by the final loss: the curve, a third of a run, is not measured
 MADE_WITH = ('data_checksum', 'device', 'layout', 'versions')  # in every result.json
@@ -107,7 +107,7 @@ def read_points(runs: Sequence[Run]) -> list[Point]:
   Raises:
     ConfigError: if a log is damaged.
   """
-  found = [read_json(run.directory / 'result.json') or {} for run in runs]
+  found = [read_result(run.directory) or {} for run in runs]
   in_bits = [result for result in found if result[BITS.column] is not None]
   measure = BITS if in_bits else NATS
   per_nat = in_bits[0][BITS.column] / in_bits[0]['val_loss'] if in_bits else 1.0
@@ -146,5 +146,5 @@ def _kept(path: Path, experiment: Experiment, scale: Config, changes: Changes) -
 
 def _made_with(runs: Sequence[Run]) -> dict[str, Any]:
   """Where the runs of the grid were trained, by the first of them."""
-  first = read_json(runs[0].directory / 'result.json') or {}
+  first = read_result(runs[0].directory) or {}
   return {name: first[name] for name in MADE_WITH}

@@ -10,10 +10,10 @@ from training import run_directory
 from training.checkpoint import Checkpoints
 from training.config import Config
 from training.data import Data
-from training.environment import note_environment
 from training.mesh import make_mesh
 from training.metrics_log import MetricsLog
 from training.programs import Programs
+from training.provenance import note_environment
 from training.resume import state_to_go_on_from
 from training.step import State, init_state
 

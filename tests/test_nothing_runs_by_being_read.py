@@ -1,10 +1,10 @@
 """What a run records is data: reading it runs nothing, and no name in it leads out of the work directory."""
 
 import ast
-import json
 import sys
 from pathlib import Path
 
+import made_result
 import made_run
 import pytest
 
@@ -12,7 +12,7 @@ from experiments import plan, results
 from experiments.experiment import Experiment
 from training.config import Config, ConfigError
 from training.data import load_for
-from training.files import read_json
+from training.result import read_result
 
 PROJECT = Path(__file__).parent.parent
 SOURCES = sorted(
@@ -77,8 +77,7 @@ def test_a_run_is_read_without_anything_being_run(tmp_path, monkeypatch):
   })  # fmt: skip
   data = load_for(config)
   run = made_run.make_run(tmp_path / 'runs' / 'trial' / HOSTILE.replace('/', '|') / 'seed_0', config, data)
-  record = {'experiment': 'trial', 'variant': HOSTILE, 'seed': 0, 'status': HOSTILE, 'val_loss': None}
-  (run / 'result.json').write_text(json.dumps(record))
+  made_result.finish(run, experiment='trial', variant=HOSTILE, device=HOSTILE)
   made_run.start(run, config, data)  # once, so that all there is to import is imported
   sys.addaudithook(watch)
   events = []
@@ -86,7 +85,7 @@ def test_a_run_is_read_without_anything_being_run(tmp_path, monkeypatch):
     made_run.start(run, config, data)
     frame = results.load(tmp_path / 'runs')
     results.load_metrics(run)
-    assert read_json(run / 'result.json') == record
+    assert read_result(run)['device'] == HOSTILE
     import pickle
 
     assert events == []

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 
+import made_result
 import pandas as pd
 import pytest
 from kill_many_times import COMMAND, runs_of, start, wait_for
@@ -57,7 +58,7 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
   scale = Config().replace({'data.task': 'copy', 'run.steps': 40})
   (run,) = plan.plan_runs(experiment, scale, {}, tmp_path)
   run_directory.prepare(run.directory, run.config)
-  (run.directory / 'result.json').write_text('{}')
+  made_result.finish(run.directory)
 
   def write(experiment, directory, command, tuning):
     with pytest.raises(ConfigError, match='is being trained by'), locks.locked(directory / 'lock'):

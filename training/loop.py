@@ -13,13 +13,14 @@ from training import locks, resume, run_directory
 from training.checkpoint import About, Checkpoints
 from training.config import Config
 from training.data import Data, load_for, train_batches
-from training.environment import environment, note_environment
 from training.evaluation import result_of, validate
-from training.files import write_json
+from training.files import checksum_of
 from training.mesh import own_rows
 from training.metrics import named_metrics
-from training.metrics_log import MetricsLog
+from training.metrics_log import Mark, MetricsLog
 from training.programs import Programs, programs_for
+from training.provenance import environment, note_environment
+from training.result import write_result
 from training.step import State, has_diverged, is_logged
 
 Report = Callable[[dict[str, Any]], None]
@@ -84,14 +85,15 @@ def train(
           note(log.note)
         training = _Training(config, data, programs, checkpoints, log, report, stop, about)
         state = training.run(state)
-        training.save(state)
+        mark = training.save(state)
       go_on()
       result = result_of(config, programs, state, data)
     timing = {'seconds': time.perf_counter() - started, 'tokens_per_second': training.tokens_per_second()}
-    origin = {'resumed_at': resumed_at, 'init_from': about['init_from'], 'extended_at': about['extended_at']}
-    result = {**labels, **result, **timing, **origin, **environment()}
+    origin = {'resumed_at': resumed_at, **{name: about[name] for name in resume.KEPT}, 'code': about['code']}
+    files = {'config_checksum': checksum_of(config.to_flat()), 'log': mark}
+    result = {**labels, **result, **timing, **origin, **environment(), **files}
     if writes:
-      write_json(directory / 'result.json', result)
+      write_result(directory, result)
   return result
 
 
@@ -159,9 +161,15 @@ class _Training:
       self.save(state)
     return not diverged
 
-  def save(self, state: State) -> None:
-    """Starts writing a checkpoint, the log before it: a checkpoint never tells of lines that are not on the disk."""
-    self.checkpoints.save(state, {**self.about, 'log': self.log.sync()} if self.log else self.about)
+  def save(self, state: State) -> Mark:
+    """Starts writing a checkpoint, the log before it: a checkpoint never tells of lines that are not on the disk.
+
+    Returns:
+      The lines that belong to the state.
+    """
+    mark = self.log.sync() if self.log else self.about['log']
+    self.checkpoints.save(state, {**self.about, 'log': mark})
+    return mark
 
   def tokens_per_second(self) -> float | None:
     """Tokens trained on a second of training, evaluation and compilation left out; None before the first pause."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from training import run_directory
 from training.checkpoint import About, Checkpoints, newest_whole
+from training.code_version import DIGEST, code, describe
 from training.config import Config, ConfigError
 from training.data import Data
 from training.digests import read_manifest
@@ -17,6 +18,9 @@ from training.metrics_log import NOTHING, check_mark
 from training.optimizer import make_schedule, updates_in_common
 from training.programs import Programs
 from training.step import State
+
+# Of a run's history: whose parameters it began with, and the steps at which it was given more steps or other code.
+KEPT = ('init_from', 'extended_at', 'code_changed_at')
 
 
 def state_to_go_on_from(
@@ -31,8 +35,7 @@ def state_to_go_on_from(
 
   Returns:
     The state; what the run's checkpoints say of it: {'run': its identity, 'log': the lines that belong to the state,
-    'init_from': whose parameters it began with, 'extended_at': the steps at which it was given more steps}; and the
-    step it is resumed at, or None.
+    'code': what this process runs, and what KEPT names}; and the step it is resumed at, or None.
 
   Raises:
     ConfigError: if a checkpoint is another run's, naming all that differs, or there are some and none is whole.
@@ -41,19 +44,36 @@ def state_to_go_on_from(
   state = programs.init(np.uint32(config.run.init_seed))
   restored = checkpoints.restore(state, lambda about: _check(directory, about, run))
   if restored is None:
-    about: dict[str, Any] = {'run': run, 'log': NOTHING, 'init_from': None, 'extended_at': []}
+    about: dict[str, Any] = {'run': run, 'log': NOTHING, 'code': code()}
+    about |= {'init_from': None, 'extended_at': [], 'code_changed_at': []}
     if config.run.init_from:
       params, about['init_from'] = source_params(config, programs.mesh)
       state = dataclasses.replace(state, params=params)
     return state, about, None
   for text in restored.notes:
     note(text)
-  about = {**restored.about, 'run': run}
   step, steps_before = int(restored.state.step), restored.about['run']['run.steps']
+  changes = _code_changes(step, restored.about)
+  if changes:
+    note(_by_other_code(step, restored.about.get('code')))
+  about = {**restored.about, 'run': run, 'code': code()}
+  about['code_changed_at'] = [*restored.about.get('code_changed_at', []), *changes]
   if steps_before < config.run.steps:
     note(_extended(config, restored.state, steps_before, about['extended_at']))
     about['extended_at'] = [*about['extended_at'], step]
   return restored.state, about, step
+
+
+def _code_changes(step: int, about: About) -> list[dict[str, Any]]:
+  """The change of code between a checkpoint and this process, if there is one; older versions kept no digest."""
+  before = about.get('code', {}).get('digest')
+  return [] if before == DIGEST else [{'step': step, 'digest': DIGEST, 'before': before}]
+
+
+def _by_other_code(step: int, before: Mapping[str, Any] | None) -> str:
+  """What a person is told of a run that goes on by other code than it was begun with."""
+  until = describe(before) if before else 'a version that did not record its code'
+  return f'the code of model/ or training/ has changed: up to step {step} by {until}; from there by {describe(code())}'
 
 
 def check_start(directory: Path, config: Config, data_checksum: str) -> None:

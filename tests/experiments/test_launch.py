@@ -1,5 +1,6 @@
 import io
 
+import made_result
 import made_run
 from absl.testing import flagsaver
 from rich.console import Console
@@ -22,7 +23,7 @@ def test_a_dry_run_says_from_where_each_run_would_go_on(tmp_path):
   runs = plan.plan_runs(Experiment(name='trial', question='?', variants=variants, seeds=(0,)), Config(), TINY, tmp_path)
   done, begun, new = runs
   run_directory.prepare(done.directory, done.config)
-  (done.directory / 'result.json').write_text('{}')
+  made_result.finish(done.directory)
   made_run.make_run(begun.directory, begun.config, load_for(begun.config))
   before = sorted(tmp_path.rglob('*'))
   output = io.StringIO()

@@ -168,8 +168,8 @@ def test_writing_again_changes_nothing(full):
 
 def test_write_returns_the_summary_and_reads_each_run_once(full, monkeypatch):
   directory, paths, summary = full
-  read, read_json = [], run_files.read_json
-  monkeypatch.setattr(run_files, 'read_json', lambda path: read.append(path) or read_json(path))
+  read, read_result = [], run_files.read_result
+  monkeypatch.setattr(run_files, 'read_result', lambda path: read.append(path) or read_result(path))
   assert report.write(fake_runs.BLOCK, directory, COMMAND) == (summary, paths)
   assert len(read) == len(set(read)) == 20
 

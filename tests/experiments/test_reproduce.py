@@ -15,6 +15,7 @@ from rich.console import Console
 
 from experiments import drawn, figure_style, gallery, record, registry, reproduce
 from experiments.reproduction import Reproduction, at_least, exactly
+from training.code_version import PROJECT
 from training.config import ConfigError
 from training.files import read_json
 
@@ -186,7 +187,7 @@ def test_nothing_to_redraw_is_one_message(there, tmp_path):
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, argument, says):
   command = [sys.executable, '-m', 'experiments.reproduce', argument, f'--workdir={tmp_path / "runs"}']
-  done = subprocess.run(command, cwd=record.PROJECT, capture_output=True, text=True)
+  done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
   assert done.returncode == 2
   assert done.stderr.count('\n') == 1
   assert says in done.stderr

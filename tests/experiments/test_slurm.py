@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import made_result
 import pytest
 import submitit
 from in_process import run_main
@@ -224,5 +225,5 @@ def test_a_task_is_requeued_after_sigusr2_alone(train):
 def test_a_finished_run_is_not_trained_again(train, tmp_path):
   directory = tmp_path / 'trial' / 'only' / 'seed_0'
   run_directory.prepare(directory, Config().replace(SMALL))
-  (directory / 'result.json').write_text('{}')
+  made_result.finish(directory)
   train(signal.SIGUSR2)

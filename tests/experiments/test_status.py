@@ -1,11 +1,11 @@
 """How runs do, told from files that nobody's training is needed for."""
 
-import json
 import os
 import re
 import socket
 import time
 
+import made_result
 import pytest
 from in_process import run_main
 from rich.console import Console
@@ -31,7 +31,7 @@ def runs(tmp_path, monkeypatch):
       log.write_text('{"step": 1, "train/loss": 5.5}\n{"step": 30, "train/loss": 2.25}\n{"step": 4')
       os.utime(log, (time.time() - 300,) * 2)
     if name in names[:3]:
-      (run.directory / 'result.json').write_text(json.dumps({'status': name}))
+      made_result.finish(run.directory, name)
   for name in ('running', 'stopped'):
     with locks.locked(runs[name].directory / locks.LOCK):
       pass

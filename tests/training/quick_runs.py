@@ -11,6 +11,7 @@ from model.config import ModelConfig
 from training import loop, programs
 from training.checkpoint import load, steps_in
 from training.config import Config, DataConfig, OptimizerConfig, RunConfig
+from training.result import read_result
 
 CONFIG = Config(
   model=ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=12),
@@ -50,7 +51,7 @@ def same_bits(one, other) -> bool:
 def assert_same_run(directory: Path, other: Path, config: Config = CONFIG) -> None:
   assert (directory / 'metrics.jsonl').read_bytes() == (other / 'metrics.jsonl').read_bytes()
   assert same_bits(final_state(directory, config), final_state(other, config))
-  results = [json.loads((path / 'result.json').read_text()) for path in (directory, other)]
+  results = [read_result(path) or {} for path in (directory, other)]
   for result in results:
     for name in ('seconds', 'tokens_per_second', 'resumed_at'):
       del result[name]

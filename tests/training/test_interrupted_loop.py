@@ -26,7 +26,7 @@ from quick_runs import (
 from training import loop, run_directory
 from training.checkpoint import Checkpoints, steps_in
 from training.config import ConfigError
-from training.files import SaveFailed
+from training.files import SaveFailed, read_json
 from training.metrics_log import MetricsLog
 
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
@@ -51,7 +51,7 @@ def test_a_run_may_be_stopped_again_and_again(finished, tmp_path):
   assert_same_run(tmp_path, finished[0])
 
 
-@pytest.mark.parametrize('place', ['validate', 'result_of', 'write_json'])
+@pytest.mark.parametrize('place', ['validate', 'result_of', 'write_result'])
 def test_it_may_be_stopped_anywhere(finished, tmp_path, monkeypatch, place):
   def stop(*args):
     raise Stop
@@ -234,7 +234,7 @@ def test_elsewhere_it_goes_on_with_a_note(finished, tmp_path):
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(30))
   path = tmp_path / 'environment.json'
-  path.write_text(json.dumps(json.loads(path.read_text()) | {'layout': '8 tpu device(s), 96 core(s)'}))
+  path.write_text(json.dumps((read_json(path) or {}) | {'layout': '8 tpu device(s), 96 core(s)'}))
   reports: list[dict] = []
   train(tmp_path, report=reports.append)
   (note,) = (report['note'] for report in reports if 'note' in report)

@@ -25,6 +25,7 @@ from training import loop
 from training.checkpoint import Checkpoints
 from training.config import Config
 from training.data import load_for, train_batches
+from training.result import read_result
 
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 
@@ -36,7 +37,7 @@ def test_a_run_leaves_its_files(finished):
   directory, result, _ = finished
   assert {'config.json', 'metrics.jsonl', 'checkpoints', 'tensorboard', 'result.json'} <= set(os.listdir(directory))
   assert Config.from_flat(json.loads((directory / 'config.json').read_text())) == CONFIG
-  assert json.loads((directory / 'result.json').read_text()) == result
+  assert read_result(directory) == result
   assert sorted(path.name for path in (directory / 'checkpoints').iterdir() if path.is_dir()) == ['36', '40']
   assert not [path for path in directory.rglob('*') if path.name.startswith('.')]
 
@@ -132,7 +133,7 @@ def assert_diverged(directory: Path, result: dict, diverged_at: int) -> None:
   assert (result['status'], result['diverged_at']) == ('diverged', diverged_at)
   for name in ('val_loss', 'val_bits_per_byte', 'test_loss', 'test_bits_per_byte'):
     assert result[name] is None
-  assert result == json.loads((directory / 'result.json').read_text())
+  assert result == read_result(directory)
   last = rows_of(directory)[-1]
   assert (last['step'], last['grad_norm/global']) == (diverged_at, None)
 

@@ -2,12 +2,13 @@ import json
 import os
 from pathlib import Path
 
+import made_result
 import pytest
 
 from training import run_directory
 from training.config import Config, ConfigError
-from training.environment import note_environment
 from training.files import read_json, write_json
+from training.provenance import note_environment
 
 NOT_OF_IT = [
   'run.log_every', 'run.evaluations', 'run.evaluation_batches', 'run.checkpoint_every', 'run.keep_checkpoints',
@@ -116,7 +117,7 @@ def test_a_file_in_the_way_is_named(directory, tmp_path, place):
 def test_a_damaged_config_is_not_written_over(directory):
   directory.mkdir(parents=True)
   (directory / 'config.json').write_text('{"model')
-  with pytest.raises(ConfigError, match=r'config\.json is damaged .*: delete .*seed_0 and run again$'):
+  with pytest.raises(ConfigError, match=r'config\.json is damaged .*: delete this file alone, and run'):
     run_directory.prepare(directory, Config())
   assert (directory / 'config.json').read_text() == '{"model'
 
@@ -125,14 +126,14 @@ def test_a_run_is_finished_once_it_has_the_result_of_all_its_steps(directory):
   assert not run_directory.is_finished(directory, Config())
   run_directory.prepare(directory, Config())
   assert not run_directory.is_finished(directory, Config())
-  (directory / 'result.json').write_text('{"status": "completed"}')
+  made_result.finish(directory)
   assert run_directory.is_finished(directory, Config())
   assert not run_directory.is_finished(directory, Config().replace({'run.steps': 301}))
 
 
 def test_a_longer_run_goes_on_when_it_is_said_and_a_shorter_one_never(directory):
   run_directory.prepare(directory, Config())
-  (directory / 'result.json').write_text('{"status": "completed"}')
+  made_result.finish(directory)
   before, longer = content_of(directory), Config().replace({'run.steps': 900, 'run.log_every': 4})
   elsewhere = f'start this one with --workdir={directory.parents[2]}_2'
   with pytest.raises(ConfigError) as error:

@@ -1,0 +1,141 @@
+"""result.json, what a run came to: written last, with its own checksum, and believed only if every field can be."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from training.files import Damaged, read_json, write_sealed
+
+RESULT = 'result.json'
+STATUSES = ('completed', 'diverged', 'failed_to_learn')
+LARGEST = 2**63 - 1  # of what a table holds as a whole number
+REMEDY = 'the same command evaluates the run again, from its last checkpoint'
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """What a field of a result may be.
+
+  Attributes:
+    kind: its type; a whole number will do for a float.
+    low: the least it may be.
+    strict: whether it must be more than that.
+    null: whether it may be None.
+    required: whether every result has it; older versions wrote fewer.
+  """
+
+  kind: type
+  low: float = -math.inf
+  strict: bool = False
+  null: bool = False
+  required: bool = True
+
+  def fault(self, value: Any) -> str | None:
+    """What is wrong with a value, after its name; None if nothing is."""
+    if value is None:
+      return None if self.null else 'is null'
+    fitting = (int, float) if self.kind is float else self.kind
+    if not isinstance(value, fitting) or (isinstance(value, bool) and self.kind is not bool):
+      return f'is {_shown(value)}, and should be {_KINDS[self.kind]}'
+    if isinstance(value, str) and not value.isprintable():
+      return f'is {_shown(value)}, with characters that no name has'
+    if self.kind in (int, float):
+      if value < self.low or (self.strict and value == self.low):
+        return f'is {_shown(value)}, and should be {"more than" if self.strict else "at least"} {self.low:g}'
+      if isinstance(value, int) and value > LARGEST:
+        return f'is {_shown(value)}, which is too large'
+    return None
+
+
+_KINDS = {
+  str: 'text',
+  int: 'a whole number',
+  float: 'a number',
+  bool: 'true or false',
+  dict: 'an object',
+  list: 'a list',
+}
+_COUNT, _POSITIVE = Field(int, 0), Field(int, 0, strict=True)
+_LOSS = Field(float, 0, null=True)
+FIELDS: Mapping[str, Field] = {
+  'experiment': Field(str),
+  'variant': Field(str),
+  'seed': _COUNT,
+  'status': Field(str),
+  'steps': _COUNT,
+  'tokens': _COUNT,
+  'parameters': _POSITIVE,
+  'flops_per_token': _POSITIVE,
+  'learning_rate': Field(float, 0),
+  'val_loss': _LOSS,
+  'val_bits_per_byte': _LOSS,
+  'test_bits_per_byte': _LOSS,
+  'seconds': Field(float, 0),
+  'tokens_per_second': Field(float, 0, null=True),
+  'diverged_at': Field(int, 0, strict=True, null=True),
+  'test_loss': dataclasses.replace(_LOSS, required=False),
+  'unigram_entropy': Field(float, 0, required=False),
+  'learning_rate_tuned': Field(bool, required=False),
+  'data_checksum': Field(str, required=False),
+  'resumed_at': Field(int, 0, null=True, required=False),
+  'extended_at': Field(list, required=False),
+  'code_changed_at': Field(list, required=False),
+  'layout': Field(str, required=False),
+  'device': Field(str, required=False),
+  'versions': Field(dict, required=False),
+  'settings': Field(dict, required=False),
+  'code': Field(dict, required=False),
+}
+
+
+def write_result(directory: Path, result: Mapping[str, Any]) -> Path:
+  """Writes result.json into a run's directory, with its checksum."""
+  return write_sealed(directory / RESULT, result)
+
+
+def read_result(directory: Path) -> dict[str, Any] | None:
+  """The content of a run's result.json, without its checksum; None where there is none.
+
+  One without the field `code` was recorded by an older version, which wrote no checksum: only the types and the ranges
+  of its fields were checked (see `is_unchecked`).
+
+  Raises:
+    Damaged: if its checksum, or the type or the range of a field, is wrong; the message names the file and the fault.
+    ConfigError: if it cannot be read.
+  """
+  path = directory / RESULT
+  result = read_json(path, REMEDY, sealed=lambda result: not is_unchecked(result))
+  if result is not None and (wrong := fault(result)):
+    raise Damaged(f'{path} is damaged ({wrong}): {REMEDY}')
+  return result
+
+
+def is_unchecked(result: Mapping[str, Any]) -> bool:
+  """Whether a result was recorded by an older version, without a checksum and without what code made it."""
+  return 'code' not in result
+
+
+def fault(result: Mapping[str, Any]) -> str | None:
+  """What is wrong with a result's fields; None if nothing is."""
+  for name, field in FIELDS.items():
+    if name not in result:
+      if field.required:
+        return f'it has no {name}'
+    elif wrong := field.fault(result[name]):
+      return f'{name} {wrong}'
+  if result['status'] not in STATUSES:
+    return f'status is {_shown(result["status"])}, and should be one of {", ".join(STATUSES)}'
+  if (result['status'] == 'diverged') != (result['diverged_at'] is not None):
+    return f'status is {result["status"]} and diverged_at {result["diverged_at"]}'
+  if result['status'] != 'diverged' and result['val_loss'] is None:
+    return f'status is {result["status"]} and val_loss null'
+  if not is_unchecked(result) and not isinstance(result['code'].get('digest'), str):
+    return 'code has no digest'
+  return None
+
+
+def _shown(value: Any) -> str:
+  text = repr(value)
+  return text if len(text) <= 40 else f'{text[:40]}...'
