@@ -133,7 +133,7 @@ def test_a_circle_of_links_ends(workdir):
 def test_a_result_that_does_not_say_whose_it_is_is_damaged(workdir, wrong):
   path = workdir / 'block/relu/seed_1/result.json'
   path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
-  with pytest.raises(ConfigError, match=rf'seed_1/result\.json is damaged \(its {next(iter(wrong))} is '):
+  with pytest.raises(ConfigError, match=rf'seed_1/result\.json is damaged \({next(iter(wrong))} is '):
     results.load(workdir)
   (workdir / 'block/relu/seed_1').rename(workdir / 'block/relu/aside')
   assert any('relu/aside' in note for note in findings(TWO, workdir / 'block')['notes'])
