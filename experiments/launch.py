@@ -7,7 +7,7 @@ from typing import NamedTuple
 from absl import flags
 from rich.console import Console
 
-from experiments import machine, signals, slurm, sweep
+from experiments import machine, placement, signals, slurm, sweep
 from experiments.display import Display
 from experiments.plan import Run
 from experiments.processes import ALONE, Processes, check_coordinator
@@ -69,8 +69,13 @@ def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:
     for run in todo:
       mesh_shape(run.config, places[0].devices * processes.count, processes.count)
     check_coordinator(processes, console.print)
-    claims = sweep.claimed(todo) if leads else contextlib.nullcontext()
-    with claims, Display(console, len(runs), len(runs) - len(todo)) as display:
+    with contextlib.ExitStack() as stack:
+      if leads:
+        stack.enter_context(sweep.claimed(todo))
+      places, shared = stack.enter_context(placement.settled(places[: len(todo)], processes))
+      for line in placement.described(places, shared, processes):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+      display = stack.enter_context(Display(console, len(runs), len(runs) - len(todo)))
       failed, stopped = sweep.execute(todo, places, display, processes)
     if not stopped:
       return Launched(failed, None if leads else int(bool(failed)))

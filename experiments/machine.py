@@ -1,5 +1,6 @@
 """What there is to run on, and the environment a worker needs there."""
 
+import functools
 import importlib.util
 import math
 import os
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 from experiments.processes import ALONE, Processes
 from training.config import ConfigError, MeshConfig
+from training.host import cores
 
 GPU_MEMORY = 0.9  # the share of a GPU's memory that all its workers reserve; a single one keeps JAX's default
 ACCELERATOR_PLUGINS = ('jax_cuda12_plugin', 'jax_cuda13_plugin', 'jax_rocm60_plugin', 'jax_rocm7_plugin', 'libtpu')
@@ -17,13 +19,24 @@ ACCELERATOR_PLUGINS = ('jax_cuda12_plugin', 'jax_cuda13_plugin', 'jax_rocm60_plu
 ONE_CHIP = {
   'TPU_CHIPS_PER_PROCESS_BOUNDS': '1,1,1', 'TPU_PROCESS_BOUNDS': '1,1,1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }  # fmt: skip
-ASK = """
+ANSWER = 'blocklab-devices'  # begins the line that counts, whatever else a site prints as Python starts
+ASK = f"""
 import jax
 devices, platform = jax.local_devices(), jax.default_backend()
-print(platform, len({tuple(device.coords) for device in devices} if platform == 'tpu' else devices))
+count = len({{tuple(device.coords) for device in devices}} if platform == 'tpu' else devices)
+print('\\n{ANSWER}', platform, count, devices[0].device_kind)
 """  # some chips are two devices
 
 ANY_MESH = MeshConfig()
+
+
+class Answer(NamedTuple):
+  """What JAX has found: 'cpu', 'gpu' or 'tpu'; how many GPUs or chips; their kind; and what it has said of it."""
+
+  platform: str
+  count: int
+  kind: str
+  said: str
 
 
 class Place(NamedTuple):
@@ -51,28 +64,29 @@ def worker_places(
   platform, devices = _accelerators()
   named = math.ceil(mesh.named / processes.count)
   if platform == 'gpu' and processes.local_index is not None:  # Slurm may show each process its own GPU, or all of them
-    gpus = _visible('CUDA_VISIBLE_DEVICES', devices)
+    gpus = visible('CUDA_VISIBLE_DEVICES', devices)
     return [Place(None, {'CUDA_VISIBLE_DEVICES': gpus[processes.local_index % len(gpus)]})]
   if platform == 'gpu' and whole_machine:
     count = devices if mesh.data == -1 else min(named, devices)
-    return [Place(None, {'CUDA_VISIBLE_DEVICES': ','.join(_visible('CUDA_VISIBLE_DEVICES', devices)[:count])}, count)]
+    return [Place(None, {'CUDA_VISIBLE_DEVICES': ','.join(visible('CUDA_VISIBLE_DEVICES', devices)[:count])}, count)]
   if platform == 'gpu':
     count = workers or devices
     share = math.ceil(count / devices)
     memory = {} if share == 1 else {'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{GPU_MEMORY / share:.2f}'}
-    gpus = _visible('CUDA_VISIBLE_DEVICES', devices)
+    gpus = visible('CUDA_VISIBLE_DEVICES', devices)
     return [Place(None, {'CUDA_VISIBLE_DEVICES': gpus[k % devices]} | memory) for k in range(count)]
   if platform == 'tpu' and devices > 1 and not whole_machine:
-    chips = _visible('TPU_VISIBLE_CHIPS', devices)
+    chips = visible('TPU_VISIBLE_CHIPS', devices)
     return [Place(None, {'TPU_VISIBLE_CHIPS': chip} | ONE_CHIP) for chip in chips[: workers or devices]]
   if platform != 'cpu':
     return [Place(None, {}, devices)]
+  own = cores()
   environment = cpu_environment(several=max(mesh.named, devices, processes.count) > 1)
+  environment['NPROC'] = str(len(own) if whole_machine else 1)  # threads of XLA's, which knows of no CPU quota
   if whole_machine and named > devices:
     return [Place(None, {**environment, 'JAX_NUM_CPU_DEVICES': str(named)}, named)]
   if whole_machine:
     return [Place(None, environment, devices)]
-  own = cores()
   return [Place(own[k % len(own)], environment, devices) for k in range(workers or len(own))]
 
 
@@ -91,24 +105,45 @@ def cpu_environment(several: bool) -> dict[str, str]:
   return {'GLIBC_TUNABLES': kept + heaps}
 
 
-def cores() -> list[int]:
-  """Those that this process may use."""
-  return sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else list(range(os.cpu_count() or 1))
-
-
-def _visible(variable: str, devices: int) -> list[str]:
+def visible(variable: str, devices: int) -> list[str]:
   """The names of the devices this process may use: a scheduler, or the user, may have chosen some."""
   given = os.environ.get(variable)
-  return given.split(',') if given else [str(k) for k in range(devices)]
+  return [name.strip() for name in given.split(',')] if given else [str(k) for k in range(devices)]
 
 
 def _accelerators() -> tuple[str, int]:
-  """('cpu' | 'gpu' | 'tpu', GPUs or chips), asked of a process of its own: JAX would keep what it has looked at."""
-  if not any(importlib.util.find_spec(plugin) for plugin in ACCELERATOR_PLUGINS):
+  """('cpu' | 'gpu' | 'tpu', GPUs or chips)."""
+  return ask_jax()[:2]
+
+
+def has_plugin() -> bool:
+  """Whether what JAX needs for a GPU or a TPU is installed."""
+  return any(importlib.util.find_spec(plugin) for plugin in ACCELERATOR_PLUGINS)
+
+
+def ask_jax() -> Answer:
+  """What JAX finds here, asked of a process of its own: JAX would keep what it has looked at.
+
+  Raises:
+    ConfigError: if there is an accelerator that JAX cannot use.
+  """
+  if not has_plugin():
     simulated = re.findall(r'--xla_force_host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', ''))
-    return 'cpu', int(simulated[-1]) if simulated else 1
-  answer = subprocess.run([sys.executable, '-P', '-c', ASK], capture_output=True, text=True)
-  if answer.returncode:
-    raise ConfigError(f'JAX cannot use this accelerator: {answer.stderr.strip().splitlines()[-1]}')
-  platform, devices = answer.stdout.split()[-2:]
-  return platform, int(devices)
+    named = os.environ.get('JAX_NUM_CPU_DEVICES', '')
+    count = int(named) if named.isdecimal() and int(named) else int(simulated[-1]) if simulated else 1
+    return Answer('cpu', count, '', '')
+  return _asked(frozenset(os.environ.items()))
+
+
+@functools.cache
+def _asked(environment: frozenset[tuple[str, str]]) -> Answer:
+  answer = subprocess.run(
+    [sys.executable, '-P', '-c', ASK], capture_output=True, text=True, errors='replace', stdin=subprocess.DEVNULL,
+    env=dict(environment),
+  )  # fmt: skip
+  said = answer.stderr.strip().splitlines() or [f'the process that asked it ended with code {answer.returncode}']
+  lines = [line.split(maxsplit=3) for line in answer.stdout.splitlines() if line.startswith(ANSWER)]
+  if answer.returncode or not lines:
+    raise ConfigError(f'JAX cannot use this accelerator: {said[-1]}')
+  _, platform, devices, kind = lines[-1]
+  return Answer(platform, int(devices), kind, answer.stderr.strip())

@@ -11,6 +11,7 @@ import jax
 
 from training.code_version import code
 from training.files import Damaged, read_json, write_sealed
+from training.host import cores
 
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
 # What jax.config holds that decides bits: which random numbers, which types, which program. Its other names are of
@@ -35,9 +36,8 @@ MEMORY_ALONE = ('XLA_PYTHON_CLIENT_', 'XLA_CLIENT_MEM_')  # what our own launche
 
 def environment() -> dict[str, Any]:
   """The devices and cores of this process, the versions of what computes, and the settings that decide bits."""
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   return {
-    'layout': f'{jax.device_count()} {jax.default_backend()} device(s), {cores} core(s)',
+    'layout': f'{jax.device_count()} {jax.default_backend()} device(s), {len(cores())} core(s)',
     'device': device(),
     'versions': {name: importlib.metadata.version(name) for name in PACKAGES},
     'settings': settings(),

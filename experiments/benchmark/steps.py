@@ -9,6 +9,7 @@ from experiments import machine
 from experiments.benchmark.racing import Entry, Result, race
 from experiments.benchmark.sizes import SIZES
 from experiments.table import new_table
+from training import host
 from training.config import Config, ConfigError
 
 PRODUCT = 2048  # the side of the matrices whose product is the peak
@@ -18,7 +19,7 @@ PEERS = {'PyTorch layers': 'encoder', 'x-transformers': 'x_transformers'}
 
 def speed_table(sizes: Sequence[str], turns: int) -> Table:
   """One run on one core, on all cores, with a device a core, and a run on each core, of each size."""
-  cores = machine.cores()
+  cores = host.cores()
   core, everything = (cores[0],), (None,)
   entries = [_product('one core', core), _product('all cores', everything)]
   for size in sizes:
@@ -62,7 +63,7 @@ def peers_table(sizes: Sequence[str], turns: int) -> Table:
   for library in ('torch', 'x_transformers'):
     if importlib.util.find_spec(library) is None:
       raise ConfigError(f'--peers needs {library}: pip install -r requirements-peers.txt')
-  cores = len(machine.cores())
+  cores = len(host.cores())
   table = new_table(
     f'training steps on {cores} cores, and how long each takes beside the quicker of BlockLab; memory: the most it had',
     ('', '', 'parameters', 'ms a step', 'tokens/s', 'times', 'memory MB'),

@@ -19,7 +19,11 @@ from training.checkpoint import load, steps_in
 from training.config import Config, ConfigError, MeshConfig
 from training.digests import read_manifest
 from training.files import read_json
+from training.host import cores
 from training.step import init_state
+
+FORCED = '--xla_force_host_platform_device_count=3'
+CPU = cpu_environment(several=False)
 
 # Speaks the worker's protocol, and does what its variant is called.
 STUB = """
@@ -178,10 +182,19 @@ def test_finished_runs_are_skipped(tmp_path, stub):
 
 
 def test_on_a_cpu_each_worker_has_a_core_and_a_heap_that_stays(monkeypatch):
-  cores = sorted(os.sched_getaffinity(0))
-  assert [place.core for place in worker_places(0, whole_machine=False)] == cores
-  assert [place.core for place in worker_places(2 * len(cores) + 1, whole_machine=False)] == [*cores, *cores, cores[0]]
-  assert worker_places(3, whole_machine=True) == [Place(None, cpu_environment(several=False))]
+  monkeypatch.setattr('experiments.machine.cores', lambda: [3, 5])
+  monkeypatch.setenv('NPROC', '64')  # as a build system sets it
+  assert worker_places(0, whole_machine=False) == [Place(core, CPU | {'NPROC': '1'}) for core in (3, 5)]
+  assert [place.core for place in worker_places(5, whole_machine=False)] == [3, 5, 3, 5, 3]
+  assert worker_places(3, whole_machine=True) == [Place(None, CPU | {'NPROC': '2'})]
+
+
+@pytest.mark.parametrize('settings', [{'JAX_NUM_CPU_DEVICES': '3'}, {'XLA_FLAGS': FORCED}])
+def test_devices_that_the_environment_makes_are_counted(settings, monkeypatch):
+  for name in ('JAX_NUM_CPU_DEVICES', 'XLA_FLAGS'):
+    monkeypatch.setenv(name, settings.get(name, ''))
+  assert {place.devices for place in worker_places(2, whole_machine=False)} == {3}
+  assert worker_places(0, whole_machine=True)[0].devices == 3
 
 
 @pytest.mark.parametrize(
@@ -200,6 +213,7 @@ def test_a_run_on_a_cpu_has_as_many_devices_as_its_mesh_names(
   mesh, processes, xla_flags, simulated, devices, monkeypatch
 ):
   monkeypatch.setenv('XLA_FLAGS', xla_flags)
+  monkeypatch.delenv('JAX_NUM_CPU_DEVICES', raising=False)
   (place,) = worker_places(0, True, mesh, Processes('localhost:1', processes, 0))
   assert (place.environment.get('JAX_NUM_CPU_DEVICES'), place.devices) == (simulated, devices)
   assert place.environment.items() >= cpu_environment(several=devices > 1).items()
@@ -264,7 +278,7 @@ def test_an_accelerator_that_jax_cannot_use_is_told(monkeypatch):
   with pytest.raises(ConfigError, match=r"JAX cannot use this accelerator: .*'tpu'"):
     worker_places(0, whole_machine=False)
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  assert worker_places(0, whole_machine=True) == [Place(None, cpu_environment(several=False))]
+  assert worker_places(0, whole_machine=True) == [Place(None, CPU | {'NPROC': str(len(cores()))})]
 
 
 @pytest.mark.slow
