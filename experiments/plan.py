@@ -2,18 +2,16 @@
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.experiment import Changes, Experiment
+from experiments.names import check_experiment_name, check_variant_name, name_of
 from experiments.registry import experiment_names
 from training import locks, run_directory
 from training.config import Config, ConfigError, check_names, known_paths
 from training.result import read_result
-
-SAFE_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.=+-]*')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +54,9 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
   Raises:
     ConfigError: if a config is impossible, or two variants are the same.
   """
-  for name in (experiment.name, *experiment.variants):
-    check_safe_name(name)
+  check_experiment_name(experiment.name)
+  for name in experiment.variants:
+    check_variant_name(name)
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
     seeds = {'run.init_seed': seed, 'data.seed': seed}
@@ -122,8 +121,8 @@ def select(experiment: Experiment, variants: Sequence[str], seeds: Sequence[int]
 
 def custom_experiment(changes: Changes, name: str) -> Experiment:
   """The experiment `custom`: one variant, named by --name or by what was changed."""
-  name = name or '+'.join(f'{path.rpartition(".")[2]}={_spell(value)}' for path, value in changes.items()) or 'default'
-  check_safe_name(name)
+  name = name or name_of(changes)
+  check_variant_name(name)
   return Experiment(name='custom', question='How does this one do?', variants={name: dict(changes)}, seeds=(0,))
 
 
@@ -147,13 +146,12 @@ def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
   for values in itertools.product(*(values for _, values in axes)):
     changes = dict(zip((path for path, _ in axes), values, strict=True))
     named = {path: value for path, value in changes.items() if path in varied} or changes
-    variant = '+'.join(f'{path.rpartition(".")[2]}={_spell(value)}' for path, value in named.items())
-    check_safe_name(variant)
+    variant = name_of(named)
     if variant in variants:
       raise ConfigError(f'--sweep names {variant} twice')
     variants[variant] = changes
   name = name or 'custom'
-  check_safe_name(name)
+  check_experiment_name(name)
   if name in experiment_names():
     raise ConfigError(f'--name={name} is the name of an experiment: choose another')
   return Experiment(name=name, question=f'What does the grid {sweep} show?', variants=variants)
@@ -182,15 +180,3 @@ def parse_value(path: str, text: str) -> Any:
     return kind(text)
   except ValueError:
     raise ConfigError(f'{path}={text}: must be {"a whole number" if kind is int else "a number"}') from None
-
-
-def check_safe_name(name: str) -> None:
-  """Raises ConfigError for a name that could leave the work directory, or trouble a shell."""
-  if not SAFE_NAME.fullmatch(name) or len(name) > 200:
-    raise ConfigError(
-      f'the name {name!r} would be that of a folder: give one of up to 200 letters, digits and _ . = + - with --name='
-    )
-
-
-def _spell(value: Any) -> str:
-  return f'{value:g}' if isinstance(value, float) else str(value)

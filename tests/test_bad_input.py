@@ -105,7 +105,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--sweep=model.causal=yes'], 'model.causal=yes: must be true or false'),
     (['--sweep=model.d_model=64,32', '--config.model.d_model=16'], 'both swept over and set by a flag'),
     (['--sweep=model.d_model=64,32', '--name=block'], '--name=block is the name of an experiment'),
-    (['--sweep=data.paths=/etc/passwd,x'], 'would be that of a folder'),
+    (['--sweep=data.paths=/etc/passwd,x'], 'data.paths is read only with data.task=files'),
     (['--init_from=nowhere', '--name=x'], '--init_from=nowhere: there is no run (no config.json)'),
     (['--init_from=short.txt', '--name=x'], '--init_from=short.txt: there is no run (no config.json)'),
     (['--init_from=a', '--config.run.init_from=b', '--name=x'], 'different things'),
