@@ -31,10 +31,11 @@ from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
 from experiments import launch, plan, processes, registry, slurm, tuned_rates
-from experiments.command_line import parse_flags, refuse
+from experiments.command_line import new_console, parse_flags, refuse
 from experiments.experiment import Changes, Experiment
 from training.config import ConfigError
 from training.files import SaveFailed
+from training.paths import given_path
 
 PROJECT = Path(__file__).parent
 
@@ -74,14 +75,14 @@ for module in (launch, slurm, processes):
 
 def main() -> int:
   """Runs what the flags ask for, and returns the exit code."""
-  console = Console(width=None if sys.stdout.isatty() else 100)
+  console = new_console()
   if LIST.value:
     list_experiments(console)
     return 0
   experiment, changes = asked_for()
   scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
   chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
-  workdir, command = Path(WORKDIR.value).expanduser(), shlex.join(['python', *sys.argv])
+  workdir, command = given_path(WORKDIR.value, '--workdir'), shlex.join(['python', *sys.argv])
   runs, grid = plan.plan_runs(chosen, scale, changes, workdir), []
   if ESTIMATE.value:
     from experiments.estimate import estimate
@@ -105,7 +106,7 @@ def main() -> int:
   found = tuned_rates.find(experiment.name, workdir)
   there = tuned_rates.elsewhere(found, chosen, scale, changes) if found else ''
   if found and there:
-    console.print(f'all at one learning rate: {found.path} was tuned otherwise ({there})', highlight=False)
+    console.print(f'all at one learning rate: {found.path} was tuned otherwise ({there})')
     found = None
   elif found and tuned_rates.LEARNING_RATE not in changes:
     runs = tuned_rates.plan_tuned(chosen, scale, changes, workdir, found)
@@ -162,14 +163,21 @@ def parse_seed(text: str) -> int:
 
 
 def list_experiments(console: Console) -> None:
-  """Prints every experiment, its question and its variants."""
+  """Prints every experiment, its question and its variants, and what is wrong with each file that cannot be used."""
   table = Table(box=box.SIMPLE_HEAD)
   for column in ('experiment', 'question', 'variants (the first is the baseline)', 'seeds'):
     table.add_column(column)
+  broken = list(registry.unreadable_files().values())
   for name in registry.experiment_names():
-    experiment = registry.find_experiment(name)
+    try:
+      experiment = registry.find_experiment(name)
+    except ConfigError as error:
+      broken.append(str(error))
+      continue
     table.add_row(name, experiment.question, ', '.join(experiment.variants), str(len(experiment.seeds)))
   console.print(table)
+  for line in broken:
+    console.print(f'cannot be used: {" ".join(line.split())}', soft_wrap=True)
 
 
 def run_main(argv: list[str]) -> int:

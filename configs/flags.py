@@ -4,15 +4,16 @@ import dataclasses
 import importlib.util
 import traceback
 import typing
-from pathlib import Path
 from typing import Any, Literal
 
 from absl import flags
 
 from model.config import FeedForward, NormPlacement
 from training.config import Config, ConfigError, nearest_name, sections
+from training.paths import given_path
 
 PREFIX = 'config.'
+PATHS = ('data.tokenizer', 'run.init_from')  # fields that name one file or folder
 SHORT = {'norm_placement': NormPlacement, 'feed_forward': FeedForward}  # what people ask most
 DEFINE: dict[Any, Any] = {
   int: flags.DEFINE_integer,
@@ -51,7 +52,7 @@ def config_changes(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any
   """The fields given on the command line, short flags included, by path: {'model.num_layers': 24}.
 
   Raises:
-    ConfigError: if a field and its short flag say different things.
+    ConfigError: if a field and its short flag say different things, or a path can be none.
   """
   given = {name.removeprefix(PREFIX): flag_values[name].value for name in flag_values if name.startswith(PREFIX)}
   short = {f'model.{name}': flag_values[name].value for name in SHORT}
@@ -61,6 +62,9 @@ def config_changes(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any
   for path, value in short.items():
     if value is not None and given[path] not in (None, value):
       raise ConfigError(f'--config.{path}={given[path]} and its short flag say different things: leave one out')
+  for path in PATHS:
+    if given[path]:
+      given_path(given[path], f'--{PREFIX}{path}')
   return _given(given) | _given(short)
 
 
@@ -74,7 +78,7 @@ def load_config(path: str) -> Config:
   Raises:
     ConfigError: if there is no such file, or it fails, or gives no Config.
   """
-  file = Path(path).expanduser().absolute()
+  file = given_path(path, '--config').absolute()
   if not file.is_file():
     there = sorted(str(p) for p in file.parent.glob('*.py') if p.name not in ('__init__.py', 'flags.py'))
     raise ConfigError(f'--config={path}: there is no such file{nearest_name(path, there)}')

@@ -1,6 +1,8 @@
-"""What all commands do alike: read their flags, and tell a mistake in one line."""
+"""What all commands do alike: read their flags, print, and tell a mistake in one line."""
 
+import codecs
 import functools
+import io
 import sys
 from collections.abc import Callable
 
@@ -9,14 +11,39 @@ from rich.console import Console
 
 from training.cache import keep_compiled_programs
 from training.config import ConfigError, nearest_name
+from training.files import SaveFailed
 
 WIDTH = 100  # of what is printed where there is no terminal
+# For an output whose encoding lacks them.
+SPELLED = {'±': '+-', '×': 'x', '−': '-', '–': '-', '→': '->', '←': '<-', '█': '#'}  # noqa: RUF001
+
+
+def new_console() -> Console:
+  """Where a command prints: names and paths as they are, since none of them is markup, and whatever the encoding."""
+  codecs.register_error('spelled', _spelled)
+  for stream in (sys.stdout, sys.stderr):
+    if isinstance(stream, io.TextIOWrapper):
+      stream.reconfigure(errors='spelled')
+  width = None if sys.stdout.isatty() else WIDTH
+  return Console(width=width, markup=False, emoji=False, highlight=False)
+
+
+def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
+  """Replaces what an output cannot write: by its spelling, a part of a bar by nothing, else by its code point."""
+  assert isinstance(error, UnicodeEncodeError)
+  character = error.object[error.start]
+  if character in SPELLED:
+    return SPELLED[character], error.start + 1
+  if '▁' <= character <= '▟':
+    return ' ', error.start + 1
+  rest = UnicodeEncodeError(error.encoding, error.object, error.start, error.start + 1, error.reason)
+  return codecs.backslashreplace_errors(rest)
 
 
 def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues | None = None) -> None:
   """What `python -m experiments.<name>` does: parses the flags, runs `main` and exits with its code.
 
-  The code is 2, after one line, for what the user got wrong.
+  The code is 2, after one line, for what the user got wrong, and 1 for what could not be read or written.
 
   Args:
     name: of the command, for its messages.
@@ -32,9 +59,13 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
     logging.set_verbosity(logging.WARNING)  # JAX tells of every backend it does not find
     keep_compiled_programs()
     try:
-      return main(Console(width=None if sys.stdout.isatty() else WIDTH))
+      return main(new_console())
     except ConfigError as error:
       return refuse(name, error)
+    except (SaveFailed, OSError) as error:
+      failed = error if isinstance(error, SaveFailed) else SaveFailed(error.filename or 'a file', error)
+      print(f'{name}: {failed}', file=sys.stderr)
+      return 1
     except KeyboardInterrupt:
       print(f'{name}: stopped', file=sys.stderr)
       return 130

@@ -25,6 +25,7 @@ from absl import flags
 from rich.console import Console
 
 from experiments import machine, sweep
+from experiments.command_line import new_console
 from experiments.display import Display
 from experiments.plan import Run
 from training.config import ConfigError
@@ -203,7 +204,7 @@ class Task:
       os.kill(os.getpid(), signal.SIGTERM)
 
     requeue = signal.signal(signal.SIGUSR2, stop)
-    with sweep.claimed([run]), Display(Console(), 1, 0) as display:
+    with sweep.claimed([run]), Display(new_console(), 1, 0) as display:
       failed, stopped = sweep.execute([run], places, display, grace=SAVE_WITHIN)
     signal.signal(signal.SIGUSR2, requeue)
     if failed:

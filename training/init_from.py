@@ -13,6 +13,7 @@ from training.config import Config, ConfigError
 from training.digests import Damaged
 from training.files import read_json
 from training.mesh import by_rule
+from training.paths import given_path
 from training.step import init_state
 
 
@@ -22,7 +23,7 @@ def check_source(config: Config) -> Path:
   Raises:
     ConfigError: if there is none, or its model differs from this one's in any field, naming all that do.
   """
-  run = Path(config.run.init_from).expanduser()
+  run = given_path(config.run.init_from, '--init_from')
   stored = read_json(run / 'config.json')
   if stored is None:
     raise ConfigError(f'--init_from={run}: there is no run (no config.json): give one as runs/block/baseline/seed_0')
