@@ -14,6 +14,7 @@ from experiments.drawn import drawn_numbers
 from experiments.findings import Finding, judge_all, overall
 from experiments.record import Record
 from experiments.reproduction import Reproduction
+from training.config import ConfigError
 from training.files import write_atomically, write_json
 
 COLOURS = {'reproduced': 'green', 'not reproduced': 'red', 'inconclusive': 'yellow'}
@@ -64,7 +65,18 @@ def draw(reproduction: Reproduction, record: Record, directory: Path) -> Shown:
 
 def as_drawn(reproduction: Reproduction, record: Record, directory: Path) -> Shown:
   """Judges a reproduction by its record, with the figure that `draw` left; the arguments are those of `draw`."""
-  image = page.embed(directory / f'{reproduction.name}.svg')
+  return judge(reproduction, record, page.embed(directory / f'{reproduction.name}.svg'))
+
+
+def judge(reproduction: Reproduction, record: Record, image: str = '') -> Shown:
+  """Compares what was measured with what is expected.
+
+  Raises:
+    ConfigError: if the record lacks a value that is expected.
+  """
+  missing = [one.quantity for one in reproduction.expected if one.quantity not in record['measured']]
+  if missing:
+    raise ConfigError(f'{reproduction.name}: nothing gave {missing[0]!r}, which REPRODUCTION.expected names')
   return Shown(reproduction, record, tuple(judge_all(reproduction, record['measured'])), image)
 
 

@@ -5,6 +5,7 @@
   python -m experiments.reproduce --from_logs                       redraws from runs/ alone
   python -m experiments.reproduce --scale=full                      the sizes for a GPU
   python -m experiments.reproduce --check                           names what moved since it was last run here
+  python -m experiments.reproduce --list                            names what there is, with its claim and its time
 
 Writes runs/reproduce/<name>/measured.json and its figure, and runs/reproduce/report.html with all that are there. What
 is left out without --only is named at the end, with the command that makes it; --check leaves out all that trains. The
@@ -22,18 +23,22 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from experiments import gallery, record, registry, trained
 from experiments.command_line import refuse, run
 from experiments.reproduction import Reproduction
 from training.config import ConfigError
-from training.files import read_json, write_json
+from training.files import SaveFailed, read_json, write_json
+from training.paths import check_output, given_path
 
 NAME = 'experiments.reproduce'
 BUDGET = 15 * 60  # seconds on two cores
 
 FLAGS = flags.FlagValues()  # its own: train.py has some of the same names
+LIST = flags.DEFINE_bool('list', False, 'List the reproductions, and run nothing.', flag_values=FLAGS)
 ONLY = flags.DEFINE_list(
   'only',
   [],
@@ -64,23 +69,36 @@ def main(console: Console) -> int:
   """Reproduces what the flags ask for, and returns the exit code."""
   if SCALE.value == 'full' and (CHECK.value or UPDATE_EXPECTED.value):
     raise ConfigError('experiments/expected holds what --scale=small gives: leave --scale=full out')
-  folder = Path(WORKDIR.value).expanduser() / 'reproduce'
-  every = sorted(map(registry.find_reproduction, registry.reproduction_names()), key=lambda one: one.seconds)
+  every, broken = find_all()
+  if LIST.value:
+    list_all(every, broken, console)
+    return 0
+  folder = given_path(WORKDIR.value, '--workdir') / 'reproduce'
   chosen = choose(ONLY.value, every, folder)
-  shown, problems, code = [], [], 0
+  check_output(folder, '--workdir')
+  told, shown, problems, code = [], [], [], 0
   for reproduction in chosen:
+    directory = folder / reproduction.name
     try:
       made = obtain(reproduction, folder, console)
-      shown.append(gallery.draw(reproduction, made, folder / reproduction.name))
-      console.print(gallery.details(shown[-1]))
+      told.append(gallery.judge(reproduction, made))
+      console.print(gallery.details(told[-1]))  # before it is written: a full disk does not take what was measured
+      if not FROM_LOGS.value:
+        write_json(directory / 'measured.json', made)
+      shown.append(gallery.draw(reproduction, made, directory))
     except ConfigError as error:
       code = refuse(NAME, error)
       problems.append(f'{reproduction.name}: {error}')
+    except (OSError, SaveFailed) as error:
+      code = max(code, 1)
+      failed = SaveFailed(error.filename or directory, error) if isinstance(error, OSError) else error
+      problems.append(f'{reproduction.name} FAILED: {failed}')
     except Exception as error:  # whatever it is, it is this reproduction's end alone
       traceback.print_exc()
       code = max(code, 1)
       problems.append(f'{reproduction.name} FAILED: {type(error).__name__}: {error}')
-  console.print(gallery.table(shown))
+  problems += [] if ONLY.value else broken
+  console.print(gallery.table(told))
   for line in problems + left_out(chosen, every):
     console.print(line, markup=False, highlight=False, soft_wrap=True)
   before, outdated = kept(chosen, every, folder)
@@ -88,6 +106,30 @@ def main(console: Console) -> int:
   page = gallery.write_page(on_page, problems + outdated, folder / 'report.html')
   console.print(str(page), highlight=False, soft_wrap=True)
   return max(code, compare(shown, console))
+
+
+def find_all() -> tuple[list[Reproduction], list[str]]:
+  """Every reproduction, the quickest first, and a line for each file that cannot be used."""
+  found, broken = [], list(registry.unreadable_files().values())
+  for name in registry.reproduction_names():
+    try:
+      found.append(registry.find_reproduction(name))
+    except ConfigError as error:
+      broken.append(str(error))
+  return sorted(found, key=lambda one: one.seconds), [f'cannot be used: {line}' for line in broken]
+
+
+def list_all(every: Sequence[Reproduction], broken: Sequence[str], console: Console) -> None:
+  """Prints what there is, with the time it takes on two cores, and what cannot be used."""
+  table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+  for column in ('reproduction', 'time', 'claim'):
+    table.add_column(column, justify='right' if column == 'time' else 'left', no_wrap=column != 'claim')
+  for one in every:
+    time_taken = f'{one.seconds:.0f} s' if one.seconds < 90 else f'{one.seconds / 60:.0f} min'
+    table.add_row(one.name, time_taken, one.claim)
+  console.print(table)
+  for line in broken:
+    console.print(line, soft_wrap=True)
 
 
 def choose(only: Sequence[str], every: Sequence[Reproduction], folder: Path) -> list[Reproduction]:
@@ -144,7 +186,7 @@ def kept(
 
 
 def obtain(reproduction: Reproduction, folder: Path, console: Console) -> dict[str, Any]:
-  """The record of a reproduction: measured now, or with --from_logs read.
+  """The record of a reproduction: measured now, and not written yet, or with --from_logs read.
 
   Raises:
     ConfigError: where a file or a run that is needed is not there, saying what to run.
@@ -155,15 +197,12 @@ def obtain(reproduction: Reproduction, folder: Path, console: Console) -> dict[s
     if reproduction.measure is None and trained.runs_directory(reproduction, scale, folder.parent).exists():
       write_json(path, trained.read_runs(reproduction, scale, folder.parent))
     return record.read_record(path, reproduction)
-  console.print(f'{reproduction.name}: about {reproduction.seconds:.0f} s', highlight=False)
+  console.print(f'{reproduction.name}: about {reproduction.seconds:.0f} s')
   started = time.perf_counter()
   if reproduction.measure is None:
-    made = trained.reproduce(reproduction, SCALE.value, folder.parent, console)
-  else:
-    measured = reproduction.measure(**reproduction.at_scale(SCALE.value))
-    made = record.make_record(reproduction, SCALE.value, measured, time.perf_counter() - started)
-  write_json(path, made)
-  return record.read_record(path, reproduction)
+    return trained.reproduce(reproduction, SCALE.value, folder.parent, console)
+  measured = reproduction.measure(**reproduction.at_scale(SCALE.value))
+  return record.make_record(reproduction, SCALE.value, measured, time.perf_counter() - started)
 
 
 def compare(shown: Sequence[gallery.Shown], console: Console) -> int:

@@ -1,6 +1,7 @@
 """The command, the record and the page, on reproductions made up here."""
 
 import dataclasses
+import errno
 import io
 import json
 import re
@@ -271,3 +272,32 @@ def test_bars_and_labels_beside_the_axes_are_told_apart():
   assert panel['bars'] == [{'x': 1.0, 'height': 3.0}, {'x': 2.0, 'height': 4.0}]
   assert panel['areas'] == [[[0, 0], [1, 0], [1, 1], [0, 0]]]
   assert panel['lines'] == []
+
+
+def test_a_full_disk_is_one_line_and_what_was_measured_is_told(there, tmp_path, capsys, monkeypatch):
+  def full(*arguments, **options):
+    raise OSError(errno.ENOSPC, 'No space left on device', str(tmp_path / 'runs/reproduce/good/measured.json'))
+
+  monkeypatch.setattr(reproduce, 'write_json', full)
+  assert run(tmp_path, '--only=good,off') == 1
+  output = capsys.readouterr()
+  assert 'Traceback' not in output.out + output.err
+  assert re.search(r'by seed +3 or more +6\.5', output.out)
+  assert re.search(r'good +Claim of good & <others>\. +reproduced', output.out)
+  (line,) = [line for line in output.out.splitlines() if line.startswith('good FAILED')]
+  assert 'measured.json could not be written (No space left on device)' in line
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(there, tmp_path):
+  (tmp_path / 'runs').write_text('a file')
+  with pytest.raises(ConfigError, match='runs is a file, and a folder is needed there'):
+    run(tmp_path, '--only=fails')
+
+
+def test_the_list_runs_nothing(there, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(registry, 'unreadable_files', lambda: {'x': 'experiments/x.py, line 3: not Python'})
+  assert run(tmp_path, '--list') == 0
+  output = capsys.readouterr().out
+  assert re.search(r'long +33 min +Claim of long', output)
+  assert output.splitlines()[-1] == 'cannot be used: experiments/x.py, line 3: not Python'
+  assert not (tmp_path / 'runs').exists()
