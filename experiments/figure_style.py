@@ -132,6 +132,11 @@ def new_figure(height: float) -> Figure:
   return figure
 
 
+def literal(name: str) -> str:
+  """A name for matplotlib to draw as it is, with no formula between dollar signs."""
+  return name.replace('$', r'\$')
+
+
 @styled
 def save(figure: Figure, directory: Path, name: str) -> list[Path]:
   """Writes <name>.png, .pdf and .svg; drawing the same numbers again gives the same bytes."""

@@ -12,6 +12,7 @@ from experiments.figure_style import (
   COLOURS,
   GREY,
   Picture,
+  literal,
   logarithmic_heights,
   new_figure,
   styled,
@@ -19,7 +20,7 @@ from experiments.figure_style import (
 )
 from experiments.gradient_table import exponent
 from experiments.gradients import Measured
-from experiments.registry import experiment_names, find_experiment
+from experiments.registry import declared
 
 OVER_TOKENS = 'nats a unit of the stream; norm over tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens'
 UNITS = {
@@ -60,7 +61,7 @@ def two_paths(measured: Sequence[Measured]) -> Picture:
     for name, look in PATHS.items():
       _line(above, x, one, name, label=name, **look)
     _line(below, x, one, 'cosine', color=GREY, lw=1)
-    above.set(yscale='log', title=one.label)
+    above.set(yscale='log', title=literal(one.label))
     below.set(ylim=(-1.05, 1.05), xlabel=f'layer ({one.layers}: output)')
     below.axhline(0, color=GREY, lw=0.6)
     for axes in (above, below):
@@ -100,7 +101,7 @@ def norm_by_layer(measured: Sequence[Measured]) -> Picture:
     look = {'color': colour, 'dashes': (4, 1.5) if first_of_two else (None, None)}
     x = np.append(_places(one), one.layers)
     total = np.append(one.mean('total').ravel(), one.mean('output'))
-    left.plot(x / one.layers, total, label=one.label, lw=1.3, **look)
+    left.plot(x / one.layers, total, label=literal(one.label), lw=1.3, **look)
     right.plot((np.arange(one.layers) + 0.5) / one.layers, one.mean('grad_norm/feed_forward/down'), lw=1.3, **look)
   for axes in (left, right):
     axes.set(yscale='log', xlabel='depth (1: output)', xlim=(0, 1))
@@ -157,8 +158,9 @@ def _colours(measured: Sequence[Measured]) -> list[str]:
   known: dict[str, str] = {}
   for one in measured:
     if one.subject.directory is not None:
-      experiment, variant = one.subject.directory.absolute().parts[-3:-1]
-      styles = variant_styles(find_experiment(experiment)) if experiment in experiment_names() else {}
+      directory = one.subject.directory.absolute()
+      experiment, variant = declared(directory.parent.parent.name), directory.parent.name
+      styles = variant_styles(experiment) if experiment else {}
       if variant in styles:
         known[one.subject.name] = styles[variant].colour
   others = itertools.cycle(colour for colour in COLOURS if colour not in known.values())

@@ -6,20 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
 import model
 from experiments import statistics
-from training import checkpoint, run_directory
+from experiments.inspected_run import Rotated, checkpoint_steps, load_params
+from training import run_directory
 from training.config import Config, ConfigError
 from training.data import load_for, train_batches
-from training.digests import Damaged
-from training.files import read_json
 from training.inspection import inspect
 from training.metrics import places
-from training.step import init_state
+
+ATTEMPTS = 5  # at the newest checkpoint of a run that is in training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,51 +66,12 @@ class Measured:
     return f'{self.subject.name}, ' + (f'step {self.subject.step}' if self.subject.step else 'init')
 
 
-def open_run(directory: Path) -> tuple[Config, list[int]]:
-  """A run's config, and the steps of its checkpoints; nothing in it is touched.
-
-  Raises:
-    ConfigError: if there is no run, or its config is of another version.
-  """
-  flat = read_json(directory / 'config.json')
-  if flat is None:
-    raise ConfigError(f'there is no run in {directory}: give the directory of one, as runs/block/baseline/seed_0')
-  try:
-    return Config.from_flat(flat), sorted(checkpoint.steps_in(directory / 'checkpoints'))
-  except ConfigError as error:
-    raise ConfigError(f'{directory / "config.json"}: {error}') from None
-
-
-def steps_asked_for(directory: Path, there: Sequence[int], asked: str) -> list[int]:
-  """The steps to look at: 0 for the initial values, and checkpoints.
-
-  Args:
-    directory: of the run.
-    there: the steps of its checkpoints.
-    asked: `latest` (and the initial values beside it), `init`, `all` or a number.
-
-  Raises:
-    ConfigError: if there is no such checkpoint.
-  """
-  if asked == 'init' or (asked in ('0', 'all') and not there):
-    return [0]
-  if not there:
-    raise ConfigError(f'{directory} has no checkpoint yet: --step=init looks at its initial values')
-  if asked in ('latest', 'all'):
-    return [0, *(there if asked == 'all' else there[-1:])]
-  if not asked.isdecimal():
-    raise ConfigError(f'--step={asked}: write init, latest, all or a number')
-  if int(asked) not in [0, *there]:
-    have = ', '.join(map(str, there))
-    raise ConfigError(f'{directory} has no checkpoint of step {asked}: there are init and {have}')
-  return [int(asked)]
-
-
 def measure(subject: Subject, batches: int) -> Measured:
   """Measures a subject on the batches that its next training steps would take (the first, for the initial values).
 
   Raises:
     ConfigError: if the data cannot be read or have changed since, or the checkpoint is another model's.
+    Rotated: see `load_params`.
   """
   config = subject.config.replace({'model.unroll': 1, 'model.remat': False})
   data = load_for(config)
@@ -125,17 +85,35 @@ def measure(subject: Subject, batches: int) -> Measured:
   return Measured(subject, {name: np.stack([sample[name] for sample in samples]) for name in samples[0]})
 
 
+def measure_in_time(subject: Subject, asked: str, batches: int) -> tuple[list[Measured], str]:
+  """What `measure` gives, of a run that may be in training; and what was left out, with the reason, or nothing.
+
+  Where training has deleted the checkpoint meanwhile, --step=latest takes the one that is the newest then, and
+  --step=all leaves it out.
+
+  Raises:
+    ConfigError: where a step was asked for by its number, or checkpoints are deleted faster than they can be read.
+  """
+  for _ in range(ATTEMPTS):
+    try:
+      return [measure(subject, batches)], ''
+    except Rotated as error:
+      there = checkpoint_steps(subject.directory) if subject.directory else []
+      if asked == 'all':
+        return [], str(error)
+      if asked != 'latest' or not there:
+        raise ConfigError(str(error)) from None
+      subject = dataclasses.replace(subject, step=there[-1])
+  raise ConfigError(f'{subject.directory}: checkpoints are deleted faster than they can be read: wait for its end')
+
+
 def _params(subject: Subject, config: Config, count: int) -> Iterator[Any]:
   """The parameters for each batch."""
   seed = config.run.init_seed
   init = jax.jit(lambda seed: model.init(config.model, jax.random.key(seed)))
   if subject.step:
     assert subject.directory is not None
-    like = jax.eval_shape(lambda: init_state(subject.config, jnp.uint32(seed)))
-    try:
-      params = checkpoint.load(subject.directory / 'checkpoints' / str(subject.step), like)[0].params
-    except Damaged as error:
-      raise ConfigError(f'{error}: look at another --step, or train the run again') from None
+    params = load_params(subject.config, subject.directory, subject.step)
   else:
     params = init(np.uint32(seed))
   for k in range(count):

@@ -5,24 +5,31 @@
   python -m experiments.inspect_gradients --compare=runs/block/baseline/seed_0,runs/block/post_norm/seed_0
   python -m experiments.inspect_gradients --config=configs/tiny.py --norm_placement=post --depths=4,8,16,32,64
 
-Prints a table, and writes gradients.csv, gradients.json and figures. Gradients are measured on the batches that the
-next training steps would take; attention weights by definition, beside the kernel in use.
+Prints a table, and writes gradients.csv, gradients.json and figures; each question has a folder of its own. Gradients
+are measured on the batches that the next training steps would take; attention weights by definition, beside the kernel
+in use.
 """
 
+import functools
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 from rich.console import Console
+from rich.text import Text
 
 from configs.flags import config_changes, define_config_flags, load_config
-from experiments import command_line, figure_style, gradient_figures, gradient_table
-from experiments.gradients import Measured, Subject, as_json, as_table, measure, open_run, steps_asked_for
+from experiments import command_line, figure_style, gradient_figures, gradient_files, gradient_table
+from experiments.gradients import Measured, Subject, as_json, as_table, measure_in_time
+from experiments.inspected_run import open_run, steps_asked_for
+from experiments.names import name_of
 from experiments.training_figures import over_training
 from training.config import ConfigError
 from training.files import write_atomically, write_json
+from training.paths import check_output, given_path
 from training.provenance import environment
 
 PROJECT = Path(__file__).parent.parent
@@ -36,33 +43,51 @@ STEP = flags.DEFINE_string(
 )
 DEPTHS = flags.DEFINE_list('depths', [], 'Numbers of layers: the config at its initial values, once for each.')
 BATCHES = flags.DEFINE_integer('batches', 8, 'How many batches the intervals are over.', lower_bound=2)
-OUT = flags.DEFINE_string('out', None, 'Where the files go. Default: RUN/gradients, else runs/gradients.')
+OUT = flags.DEFINE_string(
+  'out', None, 'Where the files go. Default: RUN/gradients/<step>, else runs/gradients/<what was asked>.'
+)
 define_config_flags()
 
 
 def main(console: Console) -> int:
   """Measures, prints, writes and draws what the flags ask for."""
-  directories = [Path(text).expanduser() for text in ([RUN.value] if RUN.value else COMPARE.value)]
+  flag, given = ('--run', [RUN.value]) if RUN.value else ('--compare', COMPARE.value)
+  directories = [given_path(text, flag) for text in given]
   subjects = _subjects(directories)
-  out = Path(OUT.value or (directories[0] / 'gradients' if RUN.value else 'runs/gradients')).expanduser()
-  if out.exists() and not out.is_dir():
-    raise ConfigError(f'--out={out} is a file, and a folder is needed there')
+  out = given_path(OUT.value, '--out') if OUT.value else _default_folder(subjects, directories)
+  check_output(out, '--out')
   measured = []
   with console.status('') as status:
     for number, subject in enumerate(subjects, 1):
-      status.update(f'{subject.name}, step {subject.step} ({number} of {len(subjects)})')
-      measured.append(measure(subject, BATCHES.value))
+      status.update(Text(f'{subject.name}, step {subject.step} ({number} of {len(subjects)})'))
+      found, left_out = measure_in_time(subject, STEP.value or 'latest', BATCHES.value)
+      measured += found
+      if left_out:
+        console.print(f'left out: {left_out}', soft_wrap=True)
   for table in _tables(measured):
     console.print(table)
   pictures = gradient_figures.draw_all(measured)
   for directory in directories:
     pictures += over_training(directory, _name(directory, directories))
-  for path in _write(out, measured, pictures):
-    console.print(str(path), highlight=False, soft_wrap=True)
+  for path in gradient_files.replace_files(out, functools.partial(_write, measured=measured, pictures=pictures)):
+    console.print(str(path), soft_wrap=True)
   for picture in pictures:
     if picture.figure is None:
-      console.print(f'{picture.name}: {picture.caption}', highlight=False, soft_wrap=True)
+      console.print(f'{picture.name}: {picture.caption}', soft_wrap=True)
   return 0
+
+
+def _default_folder(subjects: Sequence[Subject], directories: Sequence[Path]) -> Path:
+  """The folder of a question."""
+  step = STEP.value or 'latest'
+  if RUN.value:
+    return directories[0] / 'gradients' / (f'step_{step}' if step.isdecimal() else step)
+  if COMPARE.value:
+    names = [_name(directory, directories) for directory in directories]
+    return Path('runs/gradients') / gradient_files.question_of_runs(names, directories, step)
+  scale, changed = Path(flags.FLAGS.config or 'tiny').stem, name_of(config_changes(), otherwise='')
+  configs = [subject.config for subject in subjects]
+  return Path('runs/gradients') / gradient_files.question_of_config(scale, changed, configs)
 
 
 def _subjects(directories: Sequence[Path]) -> list[Subject]:
@@ -117,8 +142,12 @@ def _tables(measured: Sequence[Measured]):
 
 
 def _write(out: Path, measured: Sequence[Measured], pictures: Sequence[figure_style.Picture]) -> list[Path]:
+  """Writes all files to a folder, the index of them last."""
   table = as_table(measured)
-  summary = {
+  paths = [write_atomically(out / 'gradients.csv', table.to_csv(index=False, lineterminator='\n'))]
+  for picture in pictures:
+    paths += figure_style.save(picture.figure, out, picture.name) if picture.figure else []
+  summary: dict[str, Any] = {
     'command': shlex.join(['python', '-m', 'experiments.inspect_gradients', *sys.argv[1:]]),
     'batches': BATCHES.value,
     'units': gradient_figures.UNITS,
@@ -135,12 +164,8 @@ def _write(out: Path, measured: Sequence[Measured], pictures: Sequence[figure_st
       for one in measured
     ],
   }
-  paths = [
-    write_atomically(out / 'gradients.csv', table.to_csv(index=False, lineterminator='\n')),
-    write_json(out / 'gradients.json', summary),
-  ]
-  for picture in pictures:
-    paths += figure_style.save(picture.figure, out, picture.name) if picture.figure else []
+  paths.append(out / gradient_files.INDEX)
+  write_json(paths[-1], {**summary, 'files': [path.name for path in paths]})
   return paths
 
 

@@ -39,7 +39,16 @@ CASES = {
   '--depths=4 --step=all': '--step=all goes with --run or --compare',
   '--depths=4 --config.model.num_heads=3': 'model.num_heads=3 does not divide',
   '--depths=4 --config.run.init_from=run': 'run.init_from',
-  '--depths=4 --out=file': '--out=file is a file',
+  '--depths=4 --out=file': '--out=file: ',
+  '--depths=4 --out=file/below': 'file is a file, and a folder is needed there',
+  '--depths=4 --out=~nosuchuser/x': '--out=~nosuchuser/x: there is no such user',
+  '--depths=4 --out=nowhere_link/x': 'nowhere_link is a link to what is not there',
+  '--run=~nosuchuser/runs': '--run=~nosuchuser/runs: there is no such user',
+  '--compare=run,~nosuchuser/b': '--compare=~nosuchuser/b: there is no such user',
+  '--config=~nosuchuser/tiny.py': 'there is no such user',
+  '--run=bad\udcff': 'bad\\udcff: its name is not UTF-8',
+  '--run=bad\x07bell': 'bad\\x07bell: its name is not UTF-8, or has a line break or a control character',
+  '--depths=4 --config.data.tokenizer=~nosuchuser/t.json': 'there is no such user',
   '--config=nowhere.py': '--config=nowhere.py: there is no such file',
   '--depths=4 --batches=1': '--batches=1',
   '--depths=4 --noconfig.model.causal': 'model.causal=False lets every position attend to the token it predicts',
@@ -80,6 +89,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path):
   (tmp_path / 'damaged').mkdir()
   (tmp_path / 'damaged/config.json').write_text('{')
   (tmp_path / 'file').write_text('')
+  (tmp_path / 'nowhere_link').symlink_to('nowhere')
   before = sorted(tmp_path.rglob('*'))
   ended = run_python('-c', DRIVER, place=tmp_path, input=json.dumps(list(CASES)))
   answers = json.loads(ended.stdout)
@@ -112,9 +122,9 @@ def test_a_run_at_all_its_steps(trained):
   run = trained / 'runs/block/post_norm/seed_0'
   log = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
   printed = inspect(trained, '--run=runs/block/post_norm/seed_0', '--step=all')
-  folder = run / 'gradients'
+  folder = run / 'gradients/all'
   for name in ('two_paths', 'norm_by_layer', 'over_training_post_norm', 'update_ratio_post_norm'):
-    assert f'runs/block/post_norm/seed_0/gradients/{name}.svg' in printed
+    assert f'runs/block/post_norm/seed_0/gradients/all/{name}.svg' in printed
     assert (folder / f'{name}.png').stat().st_size > 5000
   rows = list(csv.DictReader((folder / 'gradients.csv').read_text().splitlines()))
   assert {row['step'] for row in rows} == {'0', '3', '6'}
@@ -145,6 +155,11 @@ def test_two_runs_and_several_depths(trained):
   text = inspect(trained, *fields, '--norm_placement=post', '--depths=1,2', '--out=depths')
   assert 'depth^(' in text
   assert (trained / 'depths/norm_by_depth.svg').exists()
+  inspect(trained, *fields, '--norm_placement=post', '--out=depths')  # another question, in the same folder
+  assert not (trained / 'depths/norm_by_depth.svg').exists()
+  inspect(trained, *fields, '--norm_placement=post', '--depths=1,2')
+  inspect(trained, *fields, '--norm_placement=post', '--depths=1')
+  assert len(list((trained / 'runs/gradients').iterdir())) == 2
 
 
 @pytest.mark.slow
