@@ -34,7 +34,7 @@ def _check(name: str, taken: re.Pattern[str], kind: str) -> None:
       'with --name='
     )
   if taken.fullmatch(name):
-    raise ConfigError(f'the name {name!r} cannot be that of {kind}: a file or folder of ours is called so; give another')
+    raise ConfigError(f'the name {name!r} cannot be that of {kind}: it is one of our own files or folders')
 
 
 def name_of(changes: Changes, otherwise: str = 'default') -> str:
