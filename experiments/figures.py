@@ -23,6 +23,7 @@ from experiments.figure_style import (
 )
 from experiments.final_loss import final_loss_by_variant
 from experiments.runs import ExperimentRuns, Run
+from experiments.stream_gradients import stream_gradient
 from experiments.tuning import Tuning
 from experiments.tuning_figure import final_loss_by_learning_rate
 
@@ -46,22 +47,25 @@ def loss_curves(runs: ExperimentRuns, summary: Summary) -> Picture:
   axes = figure.add_subplot()
   for run, curve in drawn:
     style = styles[run.variant]
-    axes.plot(curve.index, curve, color=style.colour, lw=0.6, alpha=0.45, gid=f'seed:{run.variant}:{run.seed}')
+    apart = ':' if run.variant in runs.refused else '-'
+    axes.plot(curve.index, curve, apart, color=style.colour, lw=0.6, alpha=0.45, gid=f'seed:{run.variant}:{run.seed}')
   ends = []
   for variant in summary['variants']:
-    mean = experiment_runs.mean_curve(runs.of(variant), measure)
+    mean = experiment_runs.mean_curve(runs.pooled(variant), measure)
     if len(mean):
       style = styles[variant]
       axes.plot(mean.index, mean, lw=1.5, gid=f'mean:{variant}', **style.line)
       ends.append(Label(mean.iloc[-1], runs.label(variant), style.colour, style.dashes))
-  _limit_heights(axes, drawn)
+  compared = [(run, curve) for run, curve in drawn if run.variant not in runs.refused] or drawn
+  _limit_heights(axes, compared)
+  ends += _apart_ends(axes, drawn, styles, runs)
   ends += _diverged_ends(axes, drawn, styles, {end.text for end in ends}, runs)
   for yardstick, height in runs.yardsticks.items():
     if axes.get_ylim()[0] <= height <= axes.get_ylim()[1]:
       axes.axhline(height, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1, gid=f'yardstick:{yardstick}')
       ends.append(Label(height, yardstick, GREY, (4, 3)))
   axes.set(xlabel='training tokens', ylabel=f'validation loss ({measure.unit})')
-  axes.set_xlim(0, max(curve.index[-1] for _, curve in drawn))
+  axes.set_xlim(0, max(curve.index[-1] for _, curve in compared))
   axes.xaxis.set_major_formatter(EngFormatter(sep=''))
   label_lines(figure, axes, ends)
   caption = (
@@ -70,7 +74,12 @@ def loss_curves(runs: ExperimentRuns, summary: Summary) -> Picture:
   )
   if any(run.status == 'diverged' for run, _ in drawn):
     caption += ' A cross ends a run that diverged; it is in no mean.'
-  return Picture(name, title, caption, figure)
+  return Picture(name, title, caption + apart_told(runs), figure)
+
+
+def apart_told(runs: ExperimentRuns) -> str:
+  """What ends a caption where some variants are drawn apart."""
+  return f' Dotted, and in no mean: runs that are not comparable ({", ".join(runs.refused)}).' if runs.refused else ''
 
 
 @styled
@@ -78,7 +87,7 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
   """The norm of the loss gradient along the residual stream, at the initial values and at the end."""
   name, title = 'stream_gradient_by_layer', 'Gradient along the residual stream'
   drawn = [run for variant in summary['variants'] for run in runs.of(variant)]
-  drawn = [run for run in drawn if len(experiment_runs.stream_gradient(run, 0))]
+  drawn = [run for run in drawn if len(stream_gradient(run, 0))]
   if not drawn:
     return Picture(name, title, 'Not drawn: no stream gradient was logged (inspect.level=off).', None)
   columns = min(4, int(76 / (7 + max(map(len, summary['variants'])))) or 1)
@@ -90,9 +99,9 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
     axes.set(yscale='log', title=text, xlabel=f'layer ({layers}: output)')
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     for variant in summary['variants']:
-      gradients = [(run, experiment_runs.stream_gradient(run, when)) for run in drawn if run.variant == variant]
+      gradients = [(run, stream_gradient(run, when)) for run in drawn if run.variant == variant]
       hidden += sum(int((gradient == 0).sum()) for _, gradient in gradients)
-      _draw_gradients(axes, variant, gradients, styles[variant], at_end=when == -1)
+      _draw_gradients(axes, variant, gradients, styles[variant], when == -1, apart=variant in runs.refused)
   both[0].set_ylabel('stream gradient\n(nats a unit, norm over tokens)')
   names = [Line2D([], [], lw=1.5, label=variant, **styles[variant].line) for variant in summary['variants']]
   figure.legend(handles=names, loc='outside lower center', ncols=columns, handlelength=1.8)
@@ -110,7 +119,7 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
       f' Not shown on the logarithmic axis: {hidden} gradients that are 0, '
       'or whose square is below the smallest float32.'
     )
-  return Picture(name, title, caption, figure)
+  return Picture(name, title, caption + apart_told(runs), figure)
 
 
 def _limit_heights(axes: Axes, drawn: list[tuple[Run, pd.Series]]) -> None:
@@ -119,6 +128,20 @@ def _limit_heights(axes: Axes, drawn: list[tuple[Run, pd.Series]]) -> None:
   low, high = min(curve.min() for curve in ended), max(curve.max() for curve in ended)
   pad = 0.04 * (high - low) or 0.01
   axes.set_ylim(low - pad, high + pad)
+
+
+def _apart_ends(
+  axes: Axes, drawn: list[tuple[Run, pd.Series]], styles: Mapping[str, VariantStyle], runs: ExperimentRuns
+) -> list[Label]:
+  """The labels of variants that are not comparable, each at the end of its first run."""
+  low, high = axes.get_ylim()
+  labels = []
+  for variant in runs.refused:
+    curves = [curve for run, curve in drawn if run.variant == variant]
+    if curves:
+      height = min(max(float(curves[0].iloc[-1]), low), high)
+      labels.append(Label(height, runs.label(variant), styles[variant].colour, (1, 1)))
+  return labels
 
 
 def _diverged_ends(
@@ -146,17 +169,18 @@ def _diverged_ends(
 
 
 def _draw_gradients(
-  axes: Axes, variant: str, gradients: list[tuple[Run, pd.Series]], style: VariantStyle, at_end: bool
+  axes: Axes, variant: str, gradients: list[tuple[Run, pd.Series]], style: VariantStyle, at_end: bool, apart: bool
 ) -> None:
-  """One variant in one panel; what is 0 has no place on a logarithmic axis."""
+  """One variant in one panel; what is 0 has no place on a logarithmic axis. Runs that are `apart` have no mean."""
   logs = []
   for run, gradient in gradients:
     positive, cut = gradient.where(gradient > 0), at_end and run.status == 'diverged'
     axes.plot(
-      positive.index, positive, color=style.colour, lw=0.6, alpha=0.45, marker='x' if cut else '', ms=3,
+      positive.index, positive, ':' if apart else '-', color=style.colour, lw=0.6, alpha=0.45,
+      marker='x' if cut else '', ms=3,
       gid=f'seed:{variant}:{run.seed}',
     )  # fmt: skip
-    if not cut:
+    if not cut and not apart:
       logs.append(np.log(positive))
   if logs:
     mean = np.exp(pd.concat(logs, axis=1).mean(axis=1))

@@ -50,6 +50,8 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> Picture:
       f"Student's t; band: the margin of {words.short(runs.measure.margin)} within which differences count as none; "
       'arrow: off the scale.'
     )
+  if runs.refused:
+    caption += f' Points alone, without a mean: runs that are not comparable ({", ".join(runs.refused)}).'
   statuses = {run.status for variant in variants for run in runs.of(variant)}
   if 'failed_to_learn' in statuses:
     caption += ' Hollow: a run that did not learn.'

@@ -13,7 +13,7 @@ from rich.text import Text
 from experiments import figure_style, figures, page, results, words
 from experiments import runs as experiment_runs
 from experiments.experiment import Experiment
-from experiments.summary import base_config, summarise
+from experiments.summary import NOT_COMPARABLE, base_config, summarise
 from experiments.tuning import Tuning
 from training.files import write_atomically, write_json
 
@@ -49,7 +49,7 @@ def write(
     paths += files
   text = page.render(
     'report.html.j2', summary=summary, figures=shown, sections=_sections(base_config(runs)), words=words,
-    learned=learned, number=number,
+    learned=learned, mean=mean, number=number, told=told,
   )  # fmt: skip
   return summary, [*paths, write_atomically(directory / 'report.html', text)]
 
@@ -60,7 +60,7 @@ def table(summary: Mapping[str, Any]) -> Table:
   Args:
     summary: of `write`, or summary.json as read.
   """
-  unit, baseline = summary['measure']['unit'], summary['baseline']
+  unit = summary['measure']['unit']
   view = Table(
     title=Text(f'{summary["experiment"]}: {summary["question"]}', style='bold'), title_justify='left',
     caption=Text(_below(summary)), caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
@@ -74,15 +74,20 @@ def table(summary: Mapping[str, Any]) -> Table:
   for name, entry in summary['variants'].items():
     comparison = entry['comparison']
     cells = (
-      words.broken(name) + (f'\nat {words.short(entry["learning_rate"])}' if summary['tuning'] else ''),
+      words.broken(name) + _rate(entry, summary),
       '\n'.join([learned(entry), *words.failures(entry['runs'])]),
-      f'{number(entry["mean"])}\n{" ".join(number(value, 2) for value in entry["seeds"].values())}',
+      f'{mean(entry)}\n{" ".join(number(value, 2) for value in entry["seeds"].values())}',
       _difference(comparison),
-      f'{entry["parameters"]:,}\n{_flops(entry)}',
-      comparison['verdict'] if comparison else 'baseline' if name == baseline else 'no baseline to compare with',
+      f'{words.count(entry["parameters"])}\n{_flops(entry)}',
+      entry['verdict'],
     )
     view.add_row(*(Text(cell) for cell in cells))
   return view
+
+
+def told(entry: Mapping[str, Any]) -> bool:
+  """Whether an entry's sentence says more than that it is the baseline."""
+  return bool(entry['comparison'] or entry['not_comparable'] or entry['verdict'] == NOT_COMPARABLE)
 
 
 def learned(entry: Mapping[str, Any]) -> str:
@@ -96,9 +101,19 @@ def number(value: float | None, digits: int = 3) -> str:
   return 'x' if value is None else f'{value:.{digits}f}'
 
 
+def mean(entry: Mapping[str, Any]) -> str:
+  """The mean of a variant; a dash where its runs are not pooled."""
+  return number(entry['mean']) if entry['pooled'] else '-'
+
+
+def _rate(entry: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+  """The line that a variant's learning rate has under its name, where each has its own."""
+  return f'\nat {words.short(entry["learning_rate"])}' if summary['tuning'] and entry['learning_rate'] else ''
+
+
 def _below(summary: Mapping[str, Any]) -> str:
   """The lines under the table: verdicts with what they hold for, what is missing, what the intervals cover."""
-  lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if entry['comparison']]
+  lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if told(entry)]
   if summary['tuning']:
     lines.append(f'tuned: {summary["tuning"]["sentence"]}')
   lines += [f'note: {note}' for note in summary['notes']]
@@ -122,7 +137,7 @@ def _difference(comparison: Mapping[str, Any] | None) -> str:
 
 
 def _flops(entry: Mapping[str, Any]) -> str:
-  flops = f'{entry["flops_per_token"]:,}'
+  flops = words.count(entry['flops_per_token'])
   return f'{flops}\nx{entry["flops_per_token_ratio"]:.3f}' if 'flops_per_token_ratio' in entry else flops
 
 

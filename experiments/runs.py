@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from experiments import results, statistics, words
+from experiments import comparability, results, statistics, words
+from experiments.comparability import SEED_PATHS as SEED_PATHS
 from experiments.experiment import Experiment
 from training.config import ConfigError
 from training.files import read_json
-
-SEED_PATHS = ('run.init_seed', 'data.seed')  # what differs between the seeds of one variant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +111,7 @@ class ExperimentRuns:
     measure: what the runs are compared by.
     yardsticks: values of simple models of the same split, in the measure's unit: {'unigram': 4.43, ...}.
     notes: what is missing or left out, a line each.
+    refused: the variants that are not pooled, each with what differs.
   """
 
   experiment: Experiment
@@ -121,6 +120,7 @@ class ExperimentRuns:
   measure: Measure
   yardsticks: Mapping[str, float]
   notes: tuple[str, ...]
+  refused: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
   @property
   def variants(self) -> list[str]:
@@ -132,11 +132,17 @@ class ExperimentRuns:
     """The runs of a variant."""
     return [run for run in self.runs if run.variant == variant]
 
+  def pooled(self, variant: str) -> list[Run]:
+    """The runs of a variant that means, intervals and verdicts are made of: none where they are not comparable."""
+    return [] if variant in self.refused else self.of(variant)
+
   def label(self, variant: str, between: str = ' ') -> str:
-    """A variant's name, with the share of its runs that learned where not all did."""
+    """A variant's name, with the share of its runs that learned where not all did; or that it is not comparable."""
     own = self.of(variant)
     learned = sum(run.learned for run in own)
     name = words.broken(variant)
+    if variant in self.refused:
+      return f'{name}{between}(not comparable)'
     return name if learned == len(own) else f'{name}{between}({learned}/{len(own)} learned)'
 
 
@@ -171,11 +177,67 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
     for record in found
     if record.get('extended_at')
   ]
-  runs = tuple(_read_run(record, notes) for record in found)
-  measure = BITS if any(record.get(BITS.column) is not None for record in found) else NATS
-  if all(record.get('learning_rate_tuned') for record in found):
+  runs, said = _without_repeated([run for record in found if (run := _read_run(record, notes))])
+  notes += said
+  if not runs:
+    raise ConfigError(f'{directory} holds no whole run: {notes[-1]}')
+  return assemble(experiment, directory, runs, records, notes)
+
+
+def assemble(
+  experiment: Experiment,
+  directory: str | os.PathLike,
+  runs: Sequence[Run],
+  records: Iterable[Mapping[str, Any]],
+  notes: Sequence[str],
+  declared: bool = True,
+) -> ExperimentRuns:
+  """Runs that have been read, with what they are compared by, and which of them are not comparable.
+
+  Args:
+    experiment: what was declared.
+    directory: where the n-gram baselines are.
+    runs: in the order of the variants.
+    records: see `ExperimentRuns`; gets `pooled`: `yes`, or `no: ` and the reason.
+    notes: see `ExperimentRuns`.
+    declared: whether variants may differ in what they declare alone; else whatever differs is what is compared.
+  """
+  runs_of = {name: own for name in experiment.variants if (own := [run for run in runs if run.variant == name])}
+  refused = comparability.refusals(runs_of, experiment.variants if declared else None)
+  compared = [run for run in runs if run.variant not in refused] or runs
+  measure = BITS if any(run.result.get(BITS.column) is not None for run in compared) else NATS
+  if all(run.result.get('learning_rate_tuned') for run in compared):
     measure = ON_TEST[measure]
-  return ExperimentRuns(experiment, runs, records, measure, _yardsticks(Path(directory), runs, measure), tuple(notes))
+  counted = {str(run.directory) for run in runs}
+  marked = [{**record, 'pooled': _pooled(record, experiment, counted, refused)} for record in records]
+  yardsticks = _yardsticks(Path(directory), compared, measure)
+  return ExperimentRuns(experiment, tuple(runs), marked, measure, yardsticks, tuple(notes), refused)
+
+
+def _pooled(
+  record: Mapping[str, Any], experiment: Experiment, counted: set[str], refused: Mapping[str, Sequence[str]]
+) -> str:
+  """Whether a run is in the means of its variant, in words."""
+  variant = record['variant']
+  if variant not in experiment.variants:
+    return 'no: not a variant of this experiment'
+  if str(Path(record['directory'])) not in counted:
+    return 'no: not a whole run of its own'
+  return f'no: {"; ".join(refused[variant])}' if variant in refused else 'yes'
+
+
+def _without_repeated(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+  """The runs without those that are another seed's over again, and a line for each of these."""
+  kept, notes = [], []
+  for variant in dict.fromkeys(run.variant for run in runs):
+    own = [run for run in runs if run.variant == variant]
+    repeats = comparability.repeated(own)
+    kept += [run for run in own if run.seed not in repeats]
+    notes += [
+      f'{variant}: seed {seed} is seed {first} over again (nothing that a seed decides differs), and counts once'
+      for seed, first in repeats.items()
+    ]
+  return kept, notes
 
 
 def mean_curve(runs: Iterable[Run], measure: Measure) -> pd.Series:
@@ -184,40 +246,19 @@ def mean_curve(runs: Iterable[Run], measure: Measure) -> pd.Series:
   return pd.concat(curves, axis=1).dropna().mean(axis=1) if curves else pd.Series(dtype='float64')
 
 
-def stream_gradient(run: Run, when: int) -> pd.Series:
-  """The norm of the loss gradient at every point of the residual stream.
-
-  Args:
-    run: a run with inspect.level=norms.
-    when: 0 for the first logged step, at the initial values; -1 for the last.
-
-  Returns:
-    Total norms by position: 3 is what enters block 3's attention, 3.5 what enters its feed-forward, and
-    the number of layers what leaves the last block. Empty where nothing was logged.
-  """
-  prefix, suffix = 'stream_gradient/', '/total'
-  names = [name for name in run.metrics if name.startswith(prefix) and name.endswith(suffix)]
-  logged = run.metrics[names].dropna(how='all')
-  if logged.empty:
-    return pd.Series(dtype='float64')
-  layers = run.config['model.num_layers']
-  places = [_place(name.removeprefix(prefix).removesuffix(suffix), layers) for name in names]
-  return logged.iloc[when].set_axis(places).sort_index()
-
-
-def _place(name: str, layers: int) -> float:
-  block, _, sublayer = name.partition('/')
-  return layers if block == 'output' else int(block.removeprefix('block_')) + 0.5 * (sublayer == 'feed_forward')
-
-
-def _read_run(record: dict[str, Any], notes: list[str]) -> Run:
+def _read_run(record: Mapping[str, Any], notes: list[str]) -> Run | None:
+  """A run from its files; None, and a note, where what it was is not known."""
   directory = Path(record['directory'])
+  config = read_json(directory / 'config.json')
+  if config is None:
+    notes.append(f'not counted: {directory} has a result and no config.json')
+    return None
   try:
     metrics = results.load_metrics(directory)
   except ConfigError as error:
     metrics = pd.DataFrame()
     notes.append(str(error))
-  return Run(directory, record, read_json(directory / 'config.json') or {}, metrics)
+  return Run(directory, record, {**comparability.DEFAULTS, **config}, metrics)
 
 
 def _missing(experiment: Experiment, records: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -239,11 +280,14 @@ def _seeds(seeds: list[int]) -> str:
   return ('seed ' if len(seeds) == 1 else 'seeds ') + ', '.join(map(str, seeds))
 
 
-def _yardsticks(directory: Path, runs: Iterable[Run], measure: Measure) -> dict[str, float]:
-  """Bits per byte are in yardsticks*.json; in nats a token, result.json has the unigram entropy of `validation`."""
+def _yardsticks(directory: Path, runs: Sequence[Run], measure: Measure) -> dict[str, float]:
+  """Bits per byte are in yardsticks*.json; in nats a token, result.json has the unigram entropy of `validation`.
+
+  None of them where the runs are not all of one text, or the file is of another.
+  """
   if measure.unit == BITS.unit:
     return read_json(directory / yardsticks_file(measure.split)) or {}
   if measure is not NATS:
     return {}
   entropies = {run.result['unigram_entropy'] for run in runs if run.result.get('unigram_entropy') is not None}
-  return {'unigram': float(np.mean(list(entropies)))} if entropies else {}
+  return {'unigram': float(entropies.pop())} if len(entropies) == 1 else {}

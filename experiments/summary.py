@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from experiments import comparability, made_with, statistics, words
 from experiments import runs as experiment_runs
-from experiments import statistics, words
+from experiments.claims import contradictions, covered, held_equal
 from experiments.runs import SEED_PATHS, ExperimentRuns, Run
 from experiments.tuning import Tuning, describe_choice
 
-SEEDED = dict(zip(SEED_PATHS, ('the initial values', 'the order of the data'), strict=True))
+NOT_COMPARABLE = 'not comparable'
 DOES_NOT_COVER = 'the choice of text, the tuning, and other model sizes or lengths of training'
 SHARE_NOTE = 'a schedule that ended earlier would reach it sooner'
 
@@ -26,11 +27,12 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
   """
   experiment, measure = runs.experiment, runs.measure
   variants = {name: _describe(runs, name) for name in runs.variants}
-  if experiment.baseline in variants:
-    _compare(runs, variants)
-  equal, different = _held_equal(variants, experiment.baseline)
-  checksums = _distinct(run.result.get('data_checksum') for run in runs.runs)
-  chosen = describe_choice(tuning, variants, checksums) if tuning and measure.split == 'test' else None
+  compared = {name: entry for name, entry in variants.items() if entry['pooled']}
+  if experiment.baseline in compared:
+    _compare(runs, compared)
+  _judge(runs, variants)
+  chosen = _describe_tuning(runs, tuning) if tuning and measure.split == 'test' else None
+  equal, different = held_equal(runs, compared, bool(chosen and chosen['holds']))
   return {
     'experiment': experiment.name,
     'question': experiment.question,
@@ -45,49 +47,92 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
     'yardsticks': dict(runs.yardsticks),
     'held_equal': equal,
     'not_held_equal': different,
-    'interval': {'level': statistics.LEVEL, 'covers': _covered(runs), 'does_not_cover': DOES_NOT_COVER},
+    'interval': {'level': statistics.LEVEL, 'covers': covered(runs), 'does_not_cover': DOES_NOT_COVER},
     'tuning': chosen,
-    'notes': [*runs.notes, *(chosen['warnings'] if chosen else ())],
+    'notes': [*runs.notes, *made_with.notes(runs), *(chosen['warnings'] if chosen else ())],
     'device': _distinct(run.result.get('device') for run in runs.runs),
     'layout': _distinct(run.result.get('layout') for run in runs.runs),
-    'data_checksum': checksums,
+    'data_checksum': _distinct(run.result.get('data_checksum') for run in runs.runs),
     'versions': _versions(runs.runs),
     'seconds': sum(run.result.get('seconds') or 0 for run in runs.runs),
   }
 
 
+def _describe_tuning(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
+  """How the rates were chosen; or, where that is not how these runs were made, in what they differ."""
+  pooled = [run for variant in runs.variants for run in runs.pooled(variant)]
+  described = describe_choice(tuning, runs.variants, _distinct(run.result.get('data_checksum') for run in pooled))
+  against = contradictions(tuning, pooled, runs.experiment)
+  if against:
+    described['sentence'] = f'by a tuning that does not hold for these runs: {words.some(against, comparability.SHOWN)}'
+  return {**described, 'holds': not against, 'contradictions': against}
+
+
 def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
   """What can be said of a variant alone."""
-  own = runs.of(variant)
+  own, pooled = runs.of(variant), runs.pooled(variant)
   first = own[0]
-  finals = {run.seed: run.final(runs.measure) for run in own}
-  values = [value for value in finals.values() if value is not None]
+  values = [value for run in pooled if (value := run.final(runs.measure)) is not None]
   low, high = statistics.interval(values) or (None, None)
-  tests = [run.result.get('test_bits_per_byte') for run in own if run.final(runs.measure) is not None]
-  tested = [value for value in tests if value is not None]
   status = Counter(run.status for run in own)
   return {
+    'pooled': bool(pooled),
+    'not_comparable': list(runs.refused.get(variant, ())),
     'runs': {name: status[name] for name in ('completed', 'failed_to_learn', 'diverged')},
-    'seeds': {str(seed): value for seed, value in finals.items()},
+    'seeds': {str(run.seed): run.final(runs.measure) for run in own},
     'mean': float(np.mean(values)) if values else None,
     'low': low,
     'high': high,
-    'test_mean': float(np.mean(tested)) if tested and len(tested) == len(tests) else None,
-    **{name: first.result[name] for name in ('parameters', 'flops_per_token', 'learning_rate', 'learning_rate_tuned')},
-    'tokens': first.config['run.steps'] * first.tokens_per_step,
-    'warmup_steps': first.config['optimizer.warmup_steps'],
+    'test_mean': _test_mean(pooled, runs),
+    **{
+      name: _shared(run.result[name] for run in own)
+      for name in ('parameters', 'flops_per_token', 'learning_rate', 'learning_rate_tuned')
+    },
+    'tokens': _shared(run.config['run.steps'] * run.tokens_per_step for run in own),
+    'warmup_steps': _shared(run.config['optimizer.warmup_steps'] for run in own),
     'initialisation': _initialisation(first.config),
     'changes': _changes(runs, variant),
     'comparison': None,
     'token_multiplier': None,
+    'verdict': '',
     'sentence': '',
   }
 
 
-def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
-  """Adds to each entry what needs the baseline: ratios, the paired difference, the verdict."""
+def _shared(values: Iterable[Any]) -> Any:
+  """The value that all runs of a variant have; None where they differ, and are not pooled."""
+  found = set(values)
+  return found.pop() if len(found) == 1 else None
+
+
+def _test_mean(pooled: Iterable[Run], runs: ExperimentRuns) -> float | None:
+  tests = [run.result.get('test_bits_per_byte') for run in pooled if run.final(runs.measure) is not None]
+  tested = [value for value in tests if value is not None]
+  return float(np.mean(tested)) if tested and len(tested) == len(tests) else None
+
+
+def _judge(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
+  """Adds the verdict to each entry, and the sentence to those that are compared with nothing."""
   baseline = runs.experiment.baseline
-  scores = {name: {run.seed: run.score(runs.measure) for run in runs.of(name)} for name in variants}
+  for name, entry in variants.items():
+    if not entry['pooled']:
+      entry['verdict'] = NOT_COMPARABLE
+      entry['sentence'] = f'{NOT_COMPARABLE}: {words.some(entry["not_comparable"], comparability.SHOWN)}'
+    elif entry['comparison']:
+      entry['verdict'] = entry['comparison']['verdict']
+    elif name == baseline:
+      entry['verdict'] = 'baseline'
+    elif baseline in variants:
+      entry['verdict'] = NOT_COMPARABLE
+      entry['sentence'] = f'{NOT_COMPARABLE}: the runs of {baseline} cannot be pooled (see there)'
+    else:
+      entry['verdict'] = 'no baseline to compare with'
+
+
+def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
+  """Adds to each entry what needs the baseline: ratios, the paired difference and its sentence."""
+  baseline = runs.experiment.baseline
+  scores = {name: {run.seed: run.score(runs.measure) for run in runs.pooled(name)} for name in variants}
   comparisons = {
     name: statistics.compare(scores[name], scores[baseline], runs.measure.margin)
     for name in variants
@@ -107,7 +152,8 @@ def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
         'differences': {str(seed): value for seed, value in comparison.differences.items()},
         'p_holm': adjusted.get(name),
       }
-      entry['sentence'] = words.sentence(comparison, entry['runs'], runs.measure.unit, where)
+      unlike = made_with.unlike(runs.pooled(name), runs.pooled(baseline))
+      entry['sentence'] = words.sentence(comparison, entry['runs'], runs.measure.unit, where) + words.made_apart(unlike)
       entry['token_multiplier'] = _token_multiplier(runs, name, comparison)
 
 
@@ -116,9 +162,11 @@ def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics
   if not comparison.direction or comparison.verdict.startswith('unstable'):
     return None
   pair = [variant, runs.experiment.baseline]
+  if len({_part_of_curve(run) for name in pair for run in runs.pooled(name)}) > 1:
+    return None  # the curves are of different parts of the split
   faster, slower = pair if comparison.direction == 'better' else reversed(pair)
   curves = [
-    experiment_runs.mean_curve((run for run in runs.of(name) if run.seed in comparison.differences), runs.measure)
+    experiment_runs.mean_curve((run for run in runs.pooled(name) if run.seed in comparison.differences), runs.measure)
     for name in (faster, slower)
   ]
   if any(curve.empty for curve in curves):
@@ -131,48 +179,15 @@ def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics
   return {'faster': faster, 'share': share, 'multiplier': 1 / share, 'sentence': text, 'note': SHARE_NOTE}
 
 
-def _covered(runs: ExperimentRuns) -> str | None:
-  """What an interval covers: what differs between the seeds of a variant; None where there is one seed."""
-  by_variant = [runs.of(variant) for variant in runs.variants]
-  varied = [
-    name for path, name in SEEDED.items() if any(len({run.config[path] for run in own}) > 1 for own in by_variant)
-  ]
-  if len(varied) == 2:
-    return f'{" and ".join(varied)}, which change together from seed to seed'
-  return f'{varied[0]} alone' if varied else None
+def _part_of_curve(run: Run) -> tuple[int, int]:
+  """What decides which part of the validation split its curve is of."""
+  return run.config['run.evaluation_batches'] * run.config['run.batch_size'], run.config['data.sequence_length']
 
 
 def _initialisation(config: Mapping[str, Any]) -> str:
   if config['model.norm_placement'] == 'deepnorm':
     return f'{config["model.init"]} with the scale of DeepNorm'
   return f'{config["model.init"]} {"with" if config["model.init_depth_scale"] else "without"} depth scale'
-
-
-def _held_equal(variants: Mapping[str, Mapping[str, Any]], baseline: str) -> tuple[list[str], list[str]]:
-  """What every variant shares, and what differs between them, a phrase each."""
-  equal, different = ['order of the data, and initial values of parameters of the same path and shape, by seed'], []
-  entries = list(variants.values())
-  for name, quantity in (('tokens', 'tokens'), ('parameters', 'parameters'), ('FLOPs a token', 'flops_per_token')):
-    values = {entry[quantity] for entry in entries}
-    if len(values) == 1:
-      equal.append(f'{name} ({values.pop():,})')
-    elif baseline in variants:
-      ratios = [entry[f'{quantity}_ratio'] for entry in entries]
-      different.append(f'{name} ({min(ratios):.3f} to {max(ratios):.3f} times the baseline)')
-    else:
-      different.append(f'{name} ({min(values):,} to {max(values):,})')
-  settings = (
-    ('learning rate', [words.short(entry['learning_rate']) for entry in entries]),
-    ('warm-up', [f'{entry["warmup_steps"]} steps' for entry in entries]),
-    ('initialisation', [entry['initialisation'] for entry in entries]),
-  )
-  for name, used in settings:
-    (equal if len(set(used)) == 1 else different).append(f'{name} ({", ".join(dict.fromkeys(used))})')
-  if all(entry['learning_rate_tuned'] for entry in entries):
-    equal.append('the budget for tuning the learning rate')
-  elif any(entry['learning_rate_tuned'] for entry in entries):
-    different.append('tuning of the learning rate (of some variants alone)')
-  return equal, different
 
 
 def _changes(runs: ExperimentRuns, variant: str) -> dict[str, Any]:

@@ -58,10 +58,12 @@ def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str
   experiment = registry.find_experiment(reproduction.name)
   directory = runs_directory(reproduction, scale, workdir)
   found = experiment_runs.load(experiment, directory)
+  again = f'{record.command(reproduction.name, scale)} --workdir={workdir}'
+  for variant, reasons in found.refused.items():
+    raise ConfigError(f'{directory / variant} cannot be pooled ({reasons[0]}): move it aside, and run {again}')
   whole = {(run.variant, run.seed) for run in found.runs if not run.metrics.empty}
   for variant, seed in itertools.product(experiment.variants, experiment.seeds):
     if (variant, seed) not in whole:
-      again = f'{record.command(reproduction.name, scale)} --workdir={workdir}'
       raise ConfigError(f'{directory / variant} has no whole run of seed {seed}: make it with {again}')
   seconds = sum(run.result['seconds'] for run in found.runs)
   made = record.make_record(reproduction, scale, reproduction.read(found), seconds)

@@ -1,6 +1,6 @@
 """Numbers and verdicts as a person reads them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.statistics import Comparison
@@ -98,6 +98,22 @@ def _unstable(comparison: Comparison, runs: Mapping[str, int], unit: str, where:
 def failures(runs: Mapping[str, int]) -> list[str]:
   """How many runs failed in which way: ['2 failed to learn', '1 diverged']."""
   return [f'{runs[status]} {status.replace("_", " ")}' for status in ('failed_to_learn', 'diverged') if runs[status]]
+
+
+def some(phrases: Sequence[str], most: int) -> str:
+  """Phrases as one; of many the first, and how many there are more."""
+  more = [f'and {len(phrases) - most} more (summary.json)'] if len(phrases) > most else []
+  return ', '.join([*phrases[:most], *more])
+
+
+def made_apart(names: Sequence[str]) -> str:
+  """What ends the sentence of a variant whose runs were made otherwise than the baseline's, beside its settings."""
+  return f'; unlike the baseline in {", ".join(names)} (see the notes)' if names else ''
+
+
+def count(value: int | None) -> str:
+  """A whole number: 624,960; a dash where the runs of a variant differ in it."""
+  return '-' if value is None else f'{value:,}'
 
 
 def p_value(value: float) -> str:

@@ -147,7 +147,8 @@ def test_a_tuned_rate_is_told_from_a_shared_one(tmp_path):
   tuned = findings(experiment, tmp_path / 'tuned')
   assert 'at learning rate 2e-3 (tuned; baseline 4e-3)' in tuned['variants']['post']['sentence']
   assert 'learning rate (4e-3, 2e-3)' in tuned['not_held_equal']
-  assert 'the budget for tuning the learning rate' in tuned['held_equal']
+  assert 'the budget for tuning the learning rate' not in tuned['held_equal'], 'of a tuning that is not there'
+  assert 'tuning of the learning rate' in tuned['not_held_equal']
   fake_runs.write_experiment(tmp_path / 'set', experiment, levels, points=3)
   by_hand = findings(experiment, tmp_path / 'set')
   assert 'at learning rate 2e-3 (baseline 4e-3)' in by_hand['variants']['post']['sentence']

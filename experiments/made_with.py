@@ -1,0 +1,79 @@
+"""What runs were made with beside their settings: code, device, versions, settings of JAX; and where they differ."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from experiments.comparability import of_random_numbers, seeds_told
+from experiments.runs import ExperimentRuns, Run
+
+
+def made_with(run: Run) -> dict[str, str]:
+  """Code, device, layout, versions and settings of JAX of a run, by name; what was not recorded is left out."""
+  result = run.result
+  found = {name: str(result[name]) for name in ('device', 'layout') if result.get(name)}
+  found |= {f'version of {name}': str(version) for name, version in (result.get('versions') or {}).items()}
+  settings: Mapping[str, Any] = result.get('settings') or {}
+  found |= {name: str(value) for name, value in settings.items() if not of_random_numbers(name)}
+  code = result.get('code') or {}
+  if code.get('digest'):
+    found['code'] = code['digest'][:8] + ''.join(
+      f', from step {change["step"]} on {change["digest"][:8]}' for change in result.get('code_changed_at') or ()
+    )
+  return found
+
+
+def notes(runs: ExperimentRuns) -> list[str]:
+  """A line for each thing that not all runs of a comparison were made with alike, naming which had what."""
+  every = {(run.variant, run.seed): made_with(run) for run in runs.runs}
+  lines = [
+    f'{run.variant}, seed {run.seed}: the code changed at step '
+    f'{", ".join(str(change["step"]) for change in run.result["code_changed_at"])}, so that this run mixes two models'
+    for run in runs.runs
+    if run.result.get('code_changed_at')
+  ]
+  for name in dict.fromkeys(name for found in every.values() for name in found):
+    missing = 'default' if name in _settings(runs) else 'not recorded'
+    groups: dict[str, list[Run]] = {}
+    for run in runs.runs:
+      groups.setdefault(every[run.variant, run.seed].get(name, missing), []).append(run)
+    if len(groups) > 1:
+      shown = [
+        f'{value}{_revision(own[0]) if name == "code" else ""} in {_named(runs, own)}' for value, own in groups.items()
+      ]
+      lines.append(f'{name} differs: {"; ".join(shown)}')
+  return lines
+
+
+def _revision(run: Run) -> str:
+  """The commit that a run's code was of; the digest beside it is what decides."""
+  code = run.result.get('code') or {}
+  modified = ', modified' if code.get('modified') else ''
+  return f' (revision {code["revision"][:8]}{modified})' if code.get('revision') else ''
+
+
+def unlike(own: Sequence[Run], baseline: Sequence[Run]) -> list[str]:
+  """The names of what a variant's runs were made with that the baseline's were not."""
+  ours, theirs = (_all(runs) for runs in (own, baseline))
+  return [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
+
+
+def _all(runs: Iterable[Run]) -> dict[str, set[str]]:
+  found: dict[str, set[str]] = {}
+  for run in runs:
+    for name, value in made_with(run).items():
+      found.setdefault(name, set()).add(value)
+  return found
+
+
+def _settings(runs: ExperimentRuns) -> set[str]:
+  return {name for run in runs.runs for name in run.result.get('settings') or ()}
+
+
+def _named(runs: ExperimentRuns, own: Sequence[Run]) -> str:
+  """Runs by variant; their seeds are named where not all runs of the variant are meant."""
+  parts = []
+  for variant in dict.fromkeys(run.variant for run in own):
+    seeds = [run.seed for run in own if run.variant == variant]
+    whole = len(seeds) == len(runs.of(variant))
+    parts.append(variant if whole else f'{variant} ({seeds_told(seeds)})')
+  return ', '.join(parts)
