@@ -92,13 +92,14 @@ def _dry_run(script: Callable[[Sequence[Run]], str] | None = None) -> Launcher:
   def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> Launched:
     from training.checkpoint import steps_in  # orbax takes seconds to import
 
+    submitted = script(todo) if todo and script else ''
     for run in runs:
       saved = steps_in(run.directory / 'checkpoints')
       what = 'is finished' if run not in todo else f'goes on from step {saved[0]}' if saved else 'starts'
       console.print(f'{run.directory}: {what}', markup=False, highlight=False, soft_wrap=True)
     console.print(f'{len(todo)} of {len(runs)} runs would be trained', highlight=False)
-    if todo and script:
-      console.print(script(todo), markup=False, highlight=False, soft_wrap=True)
+    if submitted:
+      console.print(submitted, markup=False, highlight=False, soft_wrap=True)
     return Launched([], 0)
 
   return launch

@@ -57,6 +57,10 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
   check_experiment_name(experiment.name)
   for name in experiment.variants:
     check_variant_name(name)
+    if workdir.absolute().name == 'tuning' and run_directory.TUNING_POINT.fullmatch(name):
+      raise ConfigError(
+        f'--workdir={workdir}: a variant called {name} would be taken for one of a tuning there: rename it'
+      )
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
     seeds = {'run.init_seed': seed, 'data.seed': seed}

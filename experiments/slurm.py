@@ -30,6 +30,7 @@ from experiments.display import Display
 from experiments.plan import Run
 from training.config import ConfigError
 from training.files import read_json, write_json
+from training.paths import is_plain, printable
 from training.run_directory import FAILURE, is_finished, workdir_of
 
 if TYPE_CHECKING:
@@ -48,7 +49,14 @@ OWN_FLAGS = (PARTITION, TIME, GPUS, CPUS, MEMORY, ACCOUNT)
 NOTICE = 90  # seconds between SIGUSR2 and the end
 SAVE_WITHIN = 60.0  # of them
 REQUEUES = 100  # that a run which needs more time gets; each gives it the time asked for
-TIME_FORMAT = re.compile(r'(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?')
+TIME_FORMAT = re.compile(r'(?:(\d{1,4})-)?(\d{1,7})(?::(\d{1,4}))?(?::(\d{1,4}))?', re.ASCII)
+# A line break in one would start a line of the batch script; what is right is little, so that alone is let through.
+NAMES = r'[A-Za-z0-9_][A-Za-z0-9_.+-]*(,[A-Za-z0-9_][A-Za-z0-9_.+-]*)*'
+FORMATS = (
+  (PARTITION, NAMES, 'write a name, or several with commas, as in --slurm_partition=gpu'),
+  (ACCOUNT, NAMES, 'write a name, as in --slurm_account=lab'),
+  (MEMORY, r'[0-9]{1,9}([KMGT]B?)?', 'write a size, as in --slurm_mem=16G'),
+)
 RECORD = 'slurm.json'  # in a run's directory: its last job
 
 
@@ -73,7 +81,7 @@ def from_flags() -> Request:
   """What the flags ask for.
 
   Raises:
-    ConfigError: if submitit is missing, or the time is none.
+    ConfigError: if submitit is missing, or a flag is not written as sbatch takes it.
   """
   try:
     import submitit  # noqa: F401
@@ -81,6 +89,9 @@ def from_flags() -> Request:
     raise ConfigError(
       '--launcher=slurm needs submitit: pip install -r requirements-slurm.txt, in the environment that runs this'
     ) from None
+  for flag, pattern, remedy in FORMATS:
+    if flag.value is not None and not re.fullmatch(pattern, flag.value, re.ASCII | re.IGNORECASE):
+      raise ConfigError(f'--{flag.name}={printable(flag.value)}: {remedy}')
   minutes = parse_time(TIME.value)
   return Request(minutes, PARTITION.value, GPUS.value, CPUS.value, MEMORY.value, ACCOUNT.value)
 
@@ -110,7 +121,9 @@ def parse_time(text: str) -> int:
   """
   match = TIME_FORMAT.fullmatch(text)
   if match is None:
-    raise ConfigError(f'--slurm_time={text}: write minutes, hours:minutes:seconds or days-hours, as in 2:00:00')
+    raise ConfigError(
+      f'--slurm_time={printable(text)}: write minutes, hours:minutes:seconds or days-hours, as in 2:00:00'
+    )
   days, *given = (None if part is None else int(part) for part in match.groups())
   parts = [part for part in given if part is not None]
   if days is None and len(parts) < 3:
@@ -224,6 +237,10 @@ class Task:
 def _folder(runs: Sequence[Run]) -> Path:
   """Where submitit keeps a submission: <workdir>/<experiment>/slurm/<time>."""
   workdir, experiment = workdir_of(runs[0].directory.absolute()), runs[0].experiment.partition('/')[0]
+  if not is_plain(str(workdir)) or any(character in '%\\' for character in str(workdir)):
+    raise ConfigError(
+      f'--workdir={printable(str(workdir))}: Slurm gives % and backslashes a meaning of their own: choose another one'
+    )
   return workdir / experiment / 'slurm' / datetime.datetime.now().strftime('%Y-%m-%d_%H-%M-%S.%f')
 
 

@@ -4,6 +4,7 @@ config.json  metrics.jsonl  checkpoints/  tensorboard/  result.json
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from training.files import clear_unfinished, read_json, write_json
 # A run is what it computes. Sections, and fields of `run`, that only decide what is looked at do not belong to it.
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
 IDENTITY_FIELDS = ('run.steps', 'run.batch_size', 'run.init_seed', 'run.init_from', 'run.on_nonfinite')
+TUNING_POINT = re.compile(r'lr_[0-9][0-9.e+-]*(_warmup_[0-9]+)?')  # a folder of tuning/<variant>/: one setting
 FAILURE = 'failure.json'  # why the run ended without a result; gone once it starts again
 
 
@@ -116,8 +118,11 @@ def extend_steps(directory: Path, config: Config) -> None:
 
 def workdir_of(directory: Path) -> Path:
   """<workdir> of <workdir>/<experiment>/<variant>/seed_<k>, or .../<experiment>/tuning/<variant>/<rate>/seed_<k>."""
-  above = 4 if [parent.name for parent in directory.parents][2:3] == ['tuning'] else 2
-  return directory.parents[above] if len(directory.parents) > above else directory
+  parents = directory.parents
+  # The name alone would not do: a work directory may be called `tuning`, too.
+  of_tuning = len(parents) > 4 and parents[2].name == 'tuning' and TUNING_POINT.fullmatch(parents[0].name)
+  above = 4 if of_tuning else 2
+  return parents[above] if len(parents) > above else directory
 
 
 def is_finished(directory: Path, config: Config) -> bool:

@@ -90,6 +90,51 @@ def test_what_is_not_asked_for_is_left_to_the_cluster(tmp_path):
   assert 'srun --unbuffered' in script
 
 
+INJECTIONS = [
+  'gpu\n#SBATCH --uid=0', 'gpu\rtouch x', 'gpu\u2028x', 'gpu\x00', 'gpu x', 'gpu;x', '$(x)', '`x`', '-gpu', '', "gpu'x",
+  'gpu"', 'gpu\\n', 'gpu,', '../gpu', 'gpu\x85x', '\uff11\uff16',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('text', INJECTIONS)
+@pytest.mark.parametrize('flag', ['partition', 'account', 'mem', 'time'])
+def test_what_would_be_more_than_a_value_in_the_script_is_refused(place, capfd, flag, text):
+  assert run_main(*BLOCK, '--dry_run', f'--slurm_{flag}={text}') == 2
+  output, error = capfd.readouterr()
+  assert (output, error.count('\n')) == ('', 1)
+  assert error.startswith(f'train.py: --slurm_{flag}=')
+  assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+  ('flag', 'text'),
+  [('partition', 'gpu,gpu-long_2.b'), ('account', 'lab+x'), ('mem', '16g'), ('mem', '0'), ('mem', '128GB')],
+)
+def test_what_sbatch_takes_is_let_through(place, capfd, flag, text):
+  assert run_main(*BLOCK, '--dry_run', f'--slurm_{flag}={text}') == 0
+  assert f'#SBATCH --{flag}={text}\n' in capfd.readouterr().out
+
+
+@pytest.mark.parametrize('name', ['a b', "it's", 'say "x"', '$(touch hacked)', ';#x', '*', 'é', '[b]red[/b]'])
+def test_a_workdir_is_one_word_of_the_script(place, capfd, name):
+  assert run_main(*BLOCK, '--dry_run', f'--workdir={place / name}') == 0
+  script = capfd.readouterr().out.partition('#!/bin/bash\n')[2]
+  (output,) = re.findall('^#SBATCH --output=(.*)$', script, re.MULTILINE)
+  assert len(shlex.split(output)) == 1
+  assert shlex.split(output)[0].startswith(f'{place / name}/block/slurm/')
+  (command,) = re.findall('^srun .*$', script, re.MULTILINE)
+  assert shlex.split(command)[-1].startswith(f'{place / name}/block/slurm/')
+
+
+@pytest.mark.parametrize('name', ['100%', '%u', 'a\\b', 'a\nb', 'a\udcff', 'tab\tx'])
+def test_a_workdir_that_slurm_would_read_otherwise_is_refused(place, capfd, name):
+  assert run_main(*BLOCK, '--dry_run', f'--workdir={place / name}') == 2
+  output, error = capfd.readouterr()
+  assert (output, error.count('\n')) == ('', 1)
+  assert error.startswith('train.py: --workdir=')
+  assert list(place.iterdir()) == []
+
+
 SLURM = {
   'sbatch': 'if [ -e {place}/refuse ]; then echo "sbatch: error: invalid partition: gpuu" >&2; exit 1; fi\n'
   'cp "$1" {place}/script; echo "Submitted batch job 12"',

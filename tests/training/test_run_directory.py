@@ -173,6 +173,13 @@ def test_the_workdir_of_a_run():
   assert run_directory.workdir_of(Path('alone')) == Path('alone')
 
 
+@pytest.mark.parametrize('workdir', ['tuning', '/a/tuning', '/a/block/tuning', 'tuning/tuning', 'lr_1/tuning'])
+def test_a_workdir_may_be_called_tuning(workdir):
+  for below in ('block/baseline/seed_0', 'block/tuning/baseline/lr_0.001/seed_100', 'lr_1/lr/seed_0',
+                'block/tuning/lr_2/lr_1e-05_warmup_20/seed_100'):  # fmt: skip
+    assert run_directory.workdir_of(Path(workdir) / below) == Path(workdir)
+
+
 def test_a_text_that_changed_is_noticed(tmp_path):
   run_directory.check_text(tmp_path, 'one')
   note_environment(tmp_path, 'one', resumed=False)
