@@ -74,6 +74,8 @@ class OptimizerConfig:
     beta1, beta2, epsilon: of AdamW; Lion and Muon use beta1 (and Lion beta2), sgd beta1 as momentum.
     weight_decay: decoupled, on kernels alone: never on norms, gains, biases or embeddings.
     clip: largest global gradient norm; 0: no clipping.
+    z_loss: c in c log^2 Z, added to the loss of each scored token in training alone; Z is the sum of its exponentiated
+      logits, so that it stays near 1 (Chowdhery et al. 2022, section 5, with 1e-4); 0: none.
     accumulate: parts that a batch is taken in, one after the other, to spare memory; the update is that of the whole.
   """
 
@@ -88,11 +90,12 @@ class OptimizerConfig:
   epsilon: float = 1e-8
   weight_decay: float = 0.1
   clip: float = 1.0
+  z_loss: float = 0.0
   accumulate: int = 1
 
   def __post_init__(self):
     check_types(self, 'optimizer')
-    check_at_least(self, 'optimizer', warmup_steps=0, weight_decay=0, clip=0, final_fraction=0, accumulate=1)
+    check_at_least(self, 'optimizer', warmup_steps=0, weight_decay=0, clip=0, final_fraction=0, z_loss=0, accumulate=1)
     for name in ('learning_rate', 'epsilon'):
       if getattr(self, name) <= 0:
         raise ConfigError(f'optimizer.{name}={getattr(self, name)}: must be above 0')

@@ -17,7 +17,7 @@ from training.config import Config
 from training.measures import forward_measures, gradient_measures
 from training.metrics import parameter_name
 from training.sources import Batch
-from training.step import loss_and_gradients, norm_by_layer, weighted_loss
+from training.step import loss_and_gradients, norm_by_layer, objective
 
 
 def inspect(
@@ -61,17 +61,17 @@ def inspect(
 @functools.lru_cache(maxsize=8)
 def _program(config: Config, by_position: bool, by_sequence: bool):
   def sequence_norms(params, row):
-    gradient = jax.grad(lambda params: weighted_loss(config, params, row, None)[0])(params)
+    gradient = jax.grad(lambda params: objective(config, params, row))(params)
     return jax.tree.map(jnp.square, norm_by_layer(gradient))
 
   def measure(params, batch):
     taps = model.zero_taps(config.model, batch['inputs_BT'].shape[1] if by_position else None)
-    loss, gradient, stream_gradient, seen = loss_and_gradients(config, params, batch, taps)
+    losses, gradient, stream_gradient, seen = loss_and_gradients(config, params, batch, taps)
     norms = {'grad_norm': norm_by_layer(gradient), 'param_norm': norm_by_layer(params)}
     if by_sequence:
       rows = jax.tree.map(lambda x: x[:, None], batch)
       squares = jax.lax.map(functools.partial(sequence_norms, params), rows)
       norms['sequence_grad_norm'] = jax.tree.map(lambda x: jnp.sqrt(jnp.mean(x, 0)), squares)
-    return {'loss': loss, 'stream_gradient': stream_gradient, 'seen': seen, 'norms': norms}
+    return {'loss': losses['train/loss'], 'stream_gradient': stream_gradient, 'seen': seen, 'norms': norms}
 
   return jax.jit(measure)

@@ -1,6 +1,7 @@
 """The three pure functions of training: make a state, take a step, score a batch."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -72,36 +73,59 @@ def weighted_loss(
   Returns:
     The loss, and (number of scored tokens, what the blocks saw).
   """
-  logits_BTV, seen = model.apply(config.model, params, batch['inputs_BT'], taps, dropout_key, observe, constrain)
+  losses, aux = _losses(config, params, batch, taps, dropout_key, scored, observe, constrain)
+  return losses['train/loss'], aux
+
+
+def objective(config: Config, params, batch: Batch):
+  """What training minimises on a batch, without dropout: the cross-entropy, and with `z_loss` that of Z."""
+  return _total(_losses(config, params, batch, None)[0])
+
+
+def _losses(config: Config, params, batch, taps, key=None, scored=None, observe=False, constrain=unconstrained):
+  """The terms of the training objective by name, means over the scored tokens; the rest as `weighted_loss`."""
+  logits_BTV, seen = model.apply(config.model, params, batch['inputs_BT'], taps, key, observe, constrain)
   nats_BT = optax.softmax_cross_entropy_with_integer_labels(logits_BTV, batch['targets_BT'])
   own = jnp.sum(batch['weights_BT'])
-  return jnp.sum(nats_BT * batch['weights_BT']) / jnp.maximum(own if scored is None else scored, 1), (own, seen)
+
+  def mean(x_BT):
+    return jnp.sum(x_BT * batch['weights_BT']) / jnp.maximum(own if scored is None else scored, 1)
+
+  losses = {'train/loss': mean(nats_BT)}
+  if config.optimizer.z_loss:
+    log_z_BT = jax.nn.logsumexp(logits_BTV, -1)
+    losses['train/z_loss'] = config.optimizer.z_loss * mean(jnp.square(log_z_BT))
+  return losses, (own, seen)
+
+
+def _total(losses: dict[str, jax.Array]) -> jax.Array:
+  return functools.reduce(jnp.add, losses.values())
 
 
 def loss_and_gradients(config: Config, params, batch: Batch, taps, dropout_key=None, constrain=unconstrained):
-  """The loss of a batch, its gradients, and what the blocks saw, the batch taken in `accumulate` parts.
+  """The losses of a batch, the gradients of their sum, and what the blocks saw, the batch taken in `accumulate` parts.
 
   Returns:
-    The loss; the gradient with respect to the parameters; that with respect to the taps, times the scored tokens n, so
-    that the root of the sum of squares is sqrt(n sum_t |g_t|^2), which does not depend on the batch; and what the
-    blocks saw.
+    The losses, {'train/loss': the cross-entropy} and with `z_loss` also 'train/z_loss', as it is added; the gradient
+    of their sum with respect to the parameters; that with respect to the taps, times the scored tokens n, so that the
+    root of the sum of squares is sqrt(n sum_t |g_t|^2), which does not depend on the batch; and what the blocks saw.
   """
   observe = config.inspect.level == 'full'
   scored = jnp.sum(batch['weights_BT'])
 
   def part(batch, key):
     def loss_of(params, taps):
-      loss, (_, seen) = weighted_loss(config, params, batch, taps, key, scored, observe, constrain)
-      return loss, seen
+      losses, (_, seen) = _losses(config, params, batch, taps, key, scored, observe, constrain)
+      return _total(losses), (losses, seen)
 
-    (loss, seen), gradients = jax.value_and_grad(loss_of, (0, 1), has_aux=True)(params, taps)
-    return (loss, gradients), seen
+    (_, (losses, seen)), gradients = jax.value_and_grad(loss_of, (0, 1), has_aux=True)(params, taps)
+    return (losses, gradients), seen
 
   if config.optimizer.accumulate == 1:
-    (loss, (gradient, tap_gradient)), seen = part(batch, dropout_key)
+    (losses, (gradient, tap_gradient)), seen = part(batch, dropout_key)
   else:
-    (loss, (gradient, tap_gradient)), seen = _accumulate(part, batch, dropout_key, config.optimizer.accumulate)
-  return loss, gradient, jax.tree.map(lambda tap: scored * tap, tap_gradient), seen
+    (losses, (gradient, tap_gradient)), seen = _accumulate(part, batch, dropout_key, config.optimizer.accumulate)
+  return losses, gradient, jax.tree.map(lambda tap: scored * tap, tap_gradient), seen
 
 
 def _accumulate(part, batch: Batch, dropout_key, count: int):
@@ -129,12 +153,13 @@ def make_train_step(
   A step whose loss, gradient or update is not finite keeps the old parameters and optimizer state, and counts. Once
   there are so many in a row that the run has diverged, nothing moves any more, whoever goes on calling.
 
-  The metrics are device arrays. `scalars`: the loss in nats, the learning rate, the global norms of the gradient
-  (before and after clipping), the update and the parameters, the share of steps so far that were clipped, and
-  nonfinite_in_a_row. With config.inspect.level `norms` also `stream_gradient`, the taps' three products times the
-  scored tokens (see `loss_and_gradients`); `seen`, as model/observation.py has it; and `parameter_norms`, the trees
-  `grad_norm`, `update_norm` and `param_norm`, like the parameters with one norm for each layer, which are computed at
-  logged steps and where a run diverges, zero elsewhere. With `full`, the taps keep positions, and more is seen.
+  The metrics are device arrays. `scalars`: the losses (see `loss_and_gradients`), the learning rate, the global norms
+  of the gradient (before and after clipping), the update and the parameters, the share of steps so far that were
+  clipped, and nonfinite_in_a_row. With config.inspect.level `norms` also `stream_gradient`, the taps' three products
+  times the scored tokens (see `loss_and_gradients`); `seen`, as model/observation.py has it; and `parameter_norms`, the
+  trees `grad_norm`, `update_norm` and `param_norm`, like the parameters with one norm for each layer, which are
+  computed at logged steps and where a run diverges, zero elsewhere. With `full`, the taps keep positions, and more is
+  seen.
   """
   optimizer = make_optimizer(config.optimizer, config.run.steps)
   schedule = make_schedule(config.optimizer, config.run.steps)
@@ -144,11 +169,11 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(state.init_seed), state.step) if config.model.dropout else None
     positions = config.data.sequence_length if level == 'full' else None
     taps = None if level == 'off' else model.zero_taps(config.model, positions)
-    loss, gradient, stream_gradient, seen = loss_and_gradients(config, state.params, batch, taps, key, constrain)
+    losses, gradient, stream_gradient, seen = loss_and_gradients(config, state.params, batch, taps, key, constrain)
     norm = optax.tree.norm(gradient)
     updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
     update_norm = optax.tree.norm(updates)
-    finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(update_norm)
+    finite = jnp.isfinite(_total(losses)) & jnp.isfinite(norm) & jnp.isfinite(update_norm)
     applied = finite & ~has_diverged(config, state.nonfinite_in_a_row)
     params = optax.apply_updates(state.params, updates)
     new_state = State(
@@ -162,7 +187,7 @@ def make_train_step(
     metrics = {
       'scalars': {
         'nonfinite_in_a_row': new_state.nonfinite_in_a_row,
-        'train/loss': loss,
+        **losses,
         'learning_rate': schedule(state.optimizer[-1].count),
         'grad_norm/global': norm,
         'grad_norm/clipped': jnp.minimum(norm, clip) if clip else norm,

@@ -73,6 +73,7 @@ REFUSED = [
     'optimizer.warmup_steps=20 and the 285 steps of optimizer.decay_fraction=0.95 are more than run.steps=300: make '
     'either smaller',
   ),
+  ({'optimizer.z_loss': -1e-4}, 'optimizer.z_loss=-0.0001: must be at least 0'),
   ({'optimizer.beta1': 1.0}, 'optimizer.beta1=1.0: must be at least 0 and below 1'),
   ({'optimizer.beta1': -0.1}, 'optimizer.beta1=-0.1: must be at least 0 and below 1'),
   ({'optimizer.beta2': 1}, 'optimizer.beta2=1.0: must be at least 0 and below 1'),

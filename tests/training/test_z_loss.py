@@ -1,0 +1,93 @@
+"""The z-loss: c log^2 Z, in the gradient of training and in no score."""
+
+import jax
+import numpy as np
+import pytest
+from tiny_steps import (
+  CONFIG,
+  GRADIENT,
+  batch_of,
+  compiled_logits,
+  compiled_step,
+  difference,
+  loss_by_hand,
+  norm,
+  quick_jit,
+  random_params,
+  run,
+  scaled,
+  state_of,
+)
+
+from training.inspection import inspect
+from training.step import make_evaluation_step
+
+Z = {'optimizer.z_loss': 0.05}  # so large that it matters
+
+
+def z_loss_by_hand(config, params, batch) -> float:
+  """Without a logarithm of a sum taken by JAX: log Z of each row of logits, in float64."""
+  logits_BTV = np.asarray(compiled_logits(config.model)(params, batch['inputs_BT']), np.float64)
+  log_z_BT = np.log(np.exp(logits_BTV).sum(-1))
+  return float(0.05 * (log_z_BT**2 * batch['weights_BT']).sum() / batch['weights_BT'].sum())
+
+
+@pytest.mark.parametrize('changes', [Z, Z | {'optimizer.accumulate': 4}], ids=['whole', 'in parts'])
+def test_both_terms_are_logged_apart(changes):
+  config = CONFIG.replace(changes)
+  _, (metrics,) = run(config, state_of(config), [batch_of(1)])
+  scalars = metrics['scalars']
+  assert float(scalars['train/loss']) == pytest.approx(
+    loss_by_hand(config, random_params(config), batch_of(1)), rel=1e-5
+  )
+  by_hand = z_loss_by_hand(config, random_params(config), batch_of(1))
+  assert float(scalars['train/z_loss']) == pytest.approx(by_hand, rel=1e-5)
+  assert by_hand > 0.05
+
+
+def test_the_gradient_is_that_of_the_sum_by_finite_differences():
+  config = GRADIENT.replace(Z | {'optimizer.clip': 0.0})
+  state = state_of(config)
+  after, metrics = compiled_step(config)(state, batch_of(1))
+  gradient = difference(state.params, after.params)
+
+  def by_hand(params):
+    return loss_by_hand(config, params, batch_of(1)) + z_loss_by_hand(config, params, batch_of(1))
+
+  rng = np.random.default_rng(0)
+  along_it = scaled(gradient, 1 / norm(gradient))
+  others = [jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), gradient) for _ in range(3)]
+  for direction in (along_it, *others):
+    unit = scaled(direction, 1 / norm(direction))
+    ahead, behind = (difference(state.params, scaled(unit, step)) for step in (-0.005, 0.005))
+    slope = (by_hand(ahead) - by_hand(behind)) / 0.01
+    expected = sum(np.sum(g * u) for g, u in zip(jax.tree.leaves(gradient), jax.tree.leaves(unit), strict=True))
+    assert slope == pytest.approx(expected, abs=2e-3 * norm(gradient))
+  plain, _ = compiled_step(GRADIENT.replace({'optimizer.clip': 0.0}))(state, batch_of(1))
+  assert norm(difference(after.params, plain.params)) > 0.02 * norm(gradient)
+  assert float(metrics['scalars']['grad_norm/global']) == pytest.approx(norm(gradient), rel=1e-4)
+
+
+def test_a_score_leaves_it_out():
+  config = CONFIG.replace(Z)
+  batch, params = batch_of(3), random_params(config)
+  nats, scored = quick_jit(make_evaluation_step(config))(params, batch)
+  assert float(nats / scored) == pytest.approx(loss_by_hand(config, params, batch), rel=1e-5)
+
+
+def test_without_it_nothing_is_logged():
+  _, (metrics,) = run(CONFIG, state_of(CONFIG), [batch_of(0)])
+  assert 'train/z_loss' not in metrics['scalars']
+
+
+@pytest.mark.slow
+def test_inspection_measures_the_gradient_of_training_and_the_loss_alone():
+  config = CONFIG.replace(Z)
+  _, (metrics,) = run(config, state_of(config), [batch_of(1)])
+  found = inspect(config, random_params(config), batch_of(1), by_sequence=True)
+  assert found['loss'] == pytest.approx(float(metrics['scalars']['train/loss']), rel=1e-5)
+  query = metrics['parameter_norms']['grad_norm']['blocks']['attention']['query']['kernel']
+  np.testing.assert_allclose(found['grad_norm/attention/query'], query, rtol=1e-4)
+  plain = inspect(CONFIG, random_params(CONFIG), batch_of(1), by_sequence=True)
+  for name in ('grad_norm/head', 'sequence_grad_norm/head', 'total'):
+    assert (np.abs(found[name] / plain[name] - 1) > 1e-3).all(), name
