@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from training import checkpoint
 from training.config import Config, ConfigError
 from training.digests import Damaged
-from training.files import read_json
 from training.step import init_state
+from training.stored_run import read_config
 
 
 class Rotated(Exception):  # noqa: N818 - what has happened
@@ -24,7 +24,7 @@ def open_run(directory: Path) -> tuple[Config, list[int]]:
   Raises:
     ConfigError: if there is no run, or its config is of another version.
   """
-  flat = read_json(directory / 'config.json')
+  flat = read_config(directory)
   if flat is None:
     raise ConfigError(f'there is no run in {directory}: give the directory of one, as runs/block/baseline/seed_0')
   try:

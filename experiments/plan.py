@@ -11,7 +11,7 @@ from experiments.names import check_experiment_name, check_variant_name, name_of
 from experiments.registry import experiment_names
 from training import locks, run_directory
 from training.config import Config, ConfigError, check_names, known_paths
-from training.result import read_result
+from training.stored_run import intact_result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = F
 
 def check_label(run: Run) -> None:
   """Raises ConfigError if the directory has a result at a rate that was tuned and this run's was not, or vice versa."""
-  result = read_result(run.directory)
+  result = intact_result(run.directory)
   if result is not None and result.get('learning_rate_tuned', False) != run.tuned:
     there, here = ('not tuned', 'tuned') if run.tuned else ('tuned', 'not tuned')
     raise ConfigError(

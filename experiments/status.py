@@ -20,7 +20,7 @@ from experiments.slurm import RECORD
 from training import locks, run_directory
 from training.files import read_json
 from training.metrics_log import read_metrics
-from training.result import read_result
+from training.stored_run import finished_result
 
 STATES = ('completed', 'diverged', 'failed_to_learn', 'running', 'failed', 'stopped', 'waiting')
 
@@ -48,17 +48,19 @@ def status_of(run: Run) -> Status:
   log = run.directory / 'metrics.jsonl'
   rows = read_metrics(log)
   last = rows[-1] if rows else {'step': 0}
-  record, failure = (read_json(run.directory / name) or {} for name in (RECORD, run_directory.FAILURE))
+  record, failure = read_json(run.directory / RECORD) or {}, run_directory.read_failure(run.directory)
   trainer = locks.trainer(run.directory)
   note = f'job {record["job"]}' if record else ''
-  if run_directory.is_finished(run.directory, run.config):
-    state, note = (read_result(run.directory) or {})['status'], ''
+  damage = run_directory.damage(run.directory, run.config)
+  result = None if damage else finished_result(run.directory, run.config)
+  if result is not None:
+    state, note = result['status'], ''
   elif trainer:
     state, note = 'running', trainer
   elif failure:
-    state, note = 'failed', failure['error']
+    state, note = 'failed', failure
   else:
-    state = 'stopped' if rows else 'waiting'
+    state, note = 'stopped' if rows else 'waiting', damage or note
   return Status(state, last['step'], last.get('train/loss'), log.stat().st_mtime if rows else None, note)
 
 

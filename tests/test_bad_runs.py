@@ -20,6 +20,7 @@ from experiments import plan
 from experiments.command_line import parse_flags
 from training import locks
 from training.data import load_for
+from training.files import read_json, write_sealed
 
 RUN = [
   '--name=mine', '--config.data.task=copy', '--config.data.sequence_length=8', '--config.model.num_layers=1',
@@ -48,6 +49,26 @@ def in_its_place(path: Path, folder: bool) -> None:
   path.mkdir() if folder else path.touch()
 
 
+def spoil_config(run: Path, content: bytes | None) -> None:
+  """Where no checkpoint says what the run is, either."""
+  shutil.rmtree(run / 'checkpoints')
+  (run / 'config.json').unlink() if content is None else (run / 'config.json').write_bytes(content)
+
+
+def as_another_version(run: Path, **fields) -> None:
+  """A run of another config: its checkpoints say so, too."""
+  change(run / 'config.json', **fields)
+  for path in run.glob('checkpoints/*/manifest.json'):
+    manifest = read_json(path) or {}
+    write_sealed(path, {**manifest, 'about': {**manifest['about'], 'run': {**manifest['about']['run'], **fields}}})
+
+
+def begun_on(run: Path, data_checksum: str) -> None:
+  write_sealed(
+    run / 'environment.json', {**(read_json(run / 'environment.json') or {}), 'data_checksum': data_checksum}
+  )
+
+
 def with_other_checkpoints(run: Path) -> None:
   """The run's own config says another depth than its checkpoints."""
   change(run / 'config.json', **{'model.num_layers': 2})
@@ -56,22 +77,24 @@ def with_other_checkpoints(run: Path) -> None:
 @pytest.mark.parametrize(
   ('spoil', 'more', 'message'),
   [
-    (lambda run: (run / 'config.json').unlink(), [], 'of a run whose config.json is gone: delete it, or'),
-    (lambda run: (run / 'config.json').write_text('{"model'), [], 'config.json is damaged'),
-    (lambda run: (run / 'config.json').write_text('[]'), [], 'config.json is damaged (not a JSON object)'),
-    (lambda run: (run / 'config.json').write_bytes(b'\xff'), [], 'config.json is damaged'),
+    (lambda run: spoil_config(run, None), [], 'of a run whose config.json is gone, and no checkpoint says whose run'),
+    (lambda run: spoil_config(run, b'{"model'), [], 'config.json is damaged'),
+    (lambda run: spoil_config(run, b'[]'), [], 'config.json is damaged (not a JSON object), and no checkpoint says'),
+    (lambda run: spoil_config(run, b'\xff'), [], 'config.json is damaged'),
     (lambda run: in_its_place(run / 'config.json', True), [], 'config.json cannot be read: Is a directory'),
-    (lambda run: change(run / 'config.json', **{'model.d_ff': 7}), [], 'model.d_ff is 7 there, 0 here'),
-    (lambda run: change(run / 'config.json', **{'model.new': 7}), [], 'model.new is 7 there, None here'),
-    (lambda run: (run / 'environment.json').write_text(''), [], 'environment.json is damaged'),
-    (lambda run: change(run / 'environment.json', data_checksum='x'), [], 'was begun on another text'),
-    (lambda run: (run / 'result.json').write_text('{'), [], 'result.json is damaged'),
-    (lambda run: (run / 'metrics.jsonl').unlink(), [], 'none is whole; delete'),
+    (lambda run: as_another_version(run, **{'model.d_ff': 7}), [], 'model.d_ff is 7 there, 0 here'),
+    (lambda run: as_another_version(run, **{'model.new': 7}), [], 'model.new is 7 there, None here'),
+    (lambda run: begun_on(run, 'x'), [], 'was begun on another text'),
+    (lambda run: (run / 'metrics.jsonl').unlink(), [], 'none is whole; restore'),
     (lambda run: (run / 'metrics.jsonl').write_text('x' * 999), [], 'metrics.jsonl has changed in its first'),
     (lambda run: in_its_place(run / 'metrics.jsonl', True), [], 'metrics.jsonl is a folder, and a file is needed'),
     (lambda run: in_its_place(run / 'checkpoints', False), [], 'checkpoints is a file, and a folder is needed'),
     (lambda run: in_its_place(run / 'tensorboard', False), [], 'tensorboard is a file, and a folder is needed'),
-    (lambda run: [p.unlink() for p in run.glob('checkpoints/*/manifest.json')], [], 'none is whole; delete'),
+    (
+      lambda run: [p.unlink() for p in run.glob('checkpoints/*/manifest.json')],
+      [],
+      'none is whole; restore',
+    ),
     (lambda run: [p.write_text('') for p in run.glob('checkpoints/*/state/_METADATA')], [], '36/state/_METADATA has'),
     (lambda run: [shutil.rmtree(p) for p in run.glob('checkpoints/*/state')], [], 'No such file or directory'),
     (lambda run: None, ['--config.model.d_model=16'], 'model.d_model is 8 there, 16 here'),

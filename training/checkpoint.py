@@ -156,7 +156,10 @@ def newest_whole(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, lis
     except Damaged as error:
       notes.append(f'checkpoint {step} is damaged: {error}')
   if notes:
-    raise ConfigError(f'{"; ".join(notes)}: none is whole; delete {directory.parent} to start this run over')
+    raise ConfigError(
+      f'{"; ".join(notes)}: none is whole; restore what has changed, or move '
+      f'{directory.parent} away to train this run anew'
+    )
   return None
 
 

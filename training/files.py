@@ -19,7 +19,15 @@ SMALLEST_REMEDY = 'delete this file alone, and run the same command again'
 
 
 class Damaged(ConfigError):  # noqa: N818 - what the message says of a file
-  """What was written is not what is there; the message names the file, or the array."""
+  """What was written is not what is there; the message names the file, or the array, and what to do.
+
+  Attributes:
+    what: the message without what to do.
+  """
+
+  def __init__(self, what: str, remedy: str = ''):
+    super().__init__(f'{what}: {remedy}' if remedy else what)
+    self.what = what
 
 
 class SaveFailed(Exception):  # noqa: N818 - what has happened
@@ -162,7 +170,7 @@ def read_json(
     if CHECKSUM not in value and sealed(value):
       raise ValueError('its checksum is gone')
   except ValueError as error:
-    raise Damaged(f'{path} is damaged ({error}): {remedy}') from None
+    raise Damaged(f'{path} is damaged ({error})', remedy) from None
   return {name: one for name, one in value.items() if name != CHECKSUM}
 
 

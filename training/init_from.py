@@ -11,10 +11,10 @@ from training import run_directory
 from training.checkpoint import load, steps_in
 from training.config import Config, ConfigError
 from training.digests import Damaged
-from training.files import read_json
 from training.mesh import by_rule
 from training.paths import given_path
 from training.step import init_state
+from training.stored_run import read_config
 
 
 def check_source(config: Config) -> Path:
@@ -24,7 +24,7 @@ def check_source(config: Config) -> Path:
     ConfigError: if there is none, or its model differs from this one's in any field, naming all that do.
   """
   run = given_path(config.run.init_from, '--init_from')
-  stored = read_json(run / 'config.json')
+  stored = read_config(run)
   if stored is None:
     raise ConfigError(f'--init_from={run}: there is no run (no config.json): give one as runs/block/baseline/seed_0')
   models = [
@@ -46,7 +46,7 @@ def source_params(config: Config, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
     ConfigError: see `check_source`; also if the checkpoint is damaged.
   """
   path = check_source(config)
-  source = Config.from_flat(read_json(path.parents[1] / 'config.json') or {})
+  source = Config.from_flat(read_config(path.parents[1]) or {})
   like = jax.eval_shape(lambda seed: init_state(source, seed), jax.ShapeDtypeStruct((), np.uint32))
   placed = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), like, by_rule(mesh, like))
   try:

@@ -72,6 +72,9 @@ def train(
   run_directory.check(directory, config)
   run_directory.check_text(directory, data.checksum)
   with locks.locked(directory / locks.LOCK, locks.RELEASE_WITHIN) if writes else contextlib.nullcontext():
+    damage = run_directory.damage(directory, config)
+    if damage:
+      note(f'{damage}: resumes from the last checkpoint that is whole')
     if writes:
       run_directory.prepare(directory, config)
     programs = programs_for(config)

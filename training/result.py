@@ -11,7 +11,7 @@ from training.files import Damaged, read_json, write_sealed
 RESULT = 'result.json'
 STATUSES = ('completed', 'diverged', 'failed_to_learn')
 LARGEST = 2**63 - 1  # of what a table holds as a whole number
-REMEDY = 'the same command evaluates the run again, from its last checkpoint'
+REMEDY = 'the command that made the run evaluates it again, from its last checkpoint'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ def read_result(directory: Path) -> dict[str, Any] | None:
   path = directory / RESULT
   result = read_json(path, REMEDY, sealed=lambda result: not is_unchecked(result))
   if result is not None and (wrong := fault(result)):
-    raise Damaged(f'{path} is damaged ({wrong}): {REMEDY}')
+    raise Damaged(f'{path} is damaged ({wrong})', REMEDY)
   return result
 
 

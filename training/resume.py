@@ -17,6 +17,7 @@ from training.init_from import check_source, source_params
 from training.metrics_log import NOTHING, check_mark
 from training.optimizer import make_schedule, updates_in_common
 from training.programs import Programs
+from training.result import RESULT
 from training.step import State
 
 # Of a run's history: whose parameters it began with, and the steps at which it was given more steps or other code.
@@ -44,6 +45,7 @@ def state_to_go_on_from(
   state = programs.init(np.uint32(config.run.init_seed))
   restored = checkpoints.restore(state, lambda about: _check(directory, about, run))
   if restored is None:
+    _check_begins(directory, config)
     about: dict[str, Any] = {'run': run, 'log': NOTHING, 'code': code()}
     about |= {'init_from': None, 'extended_at': [], 'code_changed_at': []}
     if config.run.init_from:
@@ -80,8 +82,17 @@ def check_start(directory: Path, config: Config, data_checksum: str) -> None:
   """Raises ConfigError, before anything is compiled, if `state_to_go_on_from` would; loads no array."""
   run = _identity(config, data_checksum)
   found = newest_whole(directory / 'checkpoints', lambda path: _check(directory, read_manifest(path)['about'], run))
-  if found is None and config.run.init_from:
-    check_source(config)
+  if found is None:
+    _check_begins(directory, config)
+    if config.run.init_from:
+      check_source(config)
+
+
+def _check_begins(directory: Path, config: Config) -> None:
+  """Refuses to begin a run in the place of one that was finished: its log and what is whole of it would be lost."""
+  if (directory / RESULT).exists():
+    wrong = run_directory.damage(directory, config) or f'{directory} holds the result of a run'
+    raise ConfigError(f'{wrong}, and there is no checkpoint to resume it from: move {directory} away to train it anew')
 
 
 def _identity(config: Config, data_checksum: str) -> dict[str, Any]:

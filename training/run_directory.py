@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from training import stored_run
 from training.config import Config, ConfigError
-from training.files import clear_unfinished, read_json, write_json
+from training.files import Damaged, clear_unfinished, read_json, write_json, write_sealed
 
 # A run is what it computes. Sections, and fields of `run`, that only decide what is looked at do not belong to it.
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
@@ -51,16 +52,14 @@ def check(directory: Path, config: Config, extend: bool = False) -> None:
     ConfigError: if another run's config.json is there (naming all that differs), or something else is in the way.
   """
   check_place(directory)
-  stored = read_json(directory / 'config.json')
   elsewhere = f'start this one with --workdir={workdir_of(directory)}_2'
+  stored = _stored_identity(directory, elsewhere)
   if stored is None:
-    left = [name for name in ('result.json', 'checkpoints', 'metrics.jsonl') if (directory / name).exists()]
-    if left:
-      raise ConfigError(
-        f'{directory} holds the {left[0]} of a run whose config.json is gone: delete it, or {elsewhere}'
-      )
     return
   differing = differences(stored, identity(config))
+  if differing.keys() - {'run.steps'}:  # unless a checkpoint says that it is this run, and config.json has changed
+    saved = stored_run.checkpointed_identity(directory)
+    differing = differing if saved is None else differences(saved, identity(config))
   if differing.keys() == {'run.steps'} and isinstance(stored.get('run.steps'), int):
     before, steps = stored['run.steps'], config.run.steps
     if steps < before:
@@ -71,6 +70,22 @@ def check(directory: Path, config: Config, extend: bool = False) -> None:
       )
   elif differing:
     raise ConfigError(f'{directory} holds another run ({"; ".join(differing.values())}): {elsewhere}')
+
+
+def _stored_identity(directory: Path, elsewhere: str) -> Mapping[str, Any] | None:
+  """What the run in the directory is: by its config.json or, where that is damaged or gone, by its last checkpoint."""
+  wrong = ''
+  try:
+    stored = stored_run.read_config(directory)
+  except Damaged as error:
+    stored, wrong = None, error.what
+  if stored is None:
+    stored = stored_run.checkpointed_identity(directory)
+  left = [name for name in ('result.json', 'checkpoints', 'metrics.jsonl') if (directory / name).exists()]
+  if stored is None and (wrong or left):
+    wrong = wrong or f'{directory} holds the {left[0]} of a run whose config.json is gone'
+    raise ConfigError(f'{wrong}, and no checkpoint says whose run it is: move {directory} away, or {elsewhere}')
+  return stored
 
 
 def check_place(directory: Path) -> None:
@@ -90,14 +105,22 @@ def check_place(directory: Path) -> None:
 
 def check_text(directory: Path, data_checksum: str) -> None:
   """Raises ConfigError if the run in the directory was begun on other data than these."""
-  begun = read_json(directory / 'environment.json')
-  if begun and begun.get('data_checksum') != data_checksum:
+  if stored_run.data_checksum(directory) not in (None, data_checksum):
     raise ConfigError(f'{directory} was begun on another text, which has changed since: choose another --workdir')
 
 
 def note_failure(directory: Path, error: str) -> None:
   """Keeps why the run ended without a result, for who looks at its directory alone."""
-  write_json(directory / FAILURE, {'error': error})
+  write_sealed(directory / FAILURE, {'error': error})
+
+
+def read_failure(directory: Path) -> str | None:
+  """Why the run ended without a result; None if it did not."""
+  try:
+    failure = read_json(directory / FAILURE)
+  except Damaged as error:
+    return f'why is not known: {error.what}'
+  return None if failure is None else str(failure.get('error'))
 
 
 def prepare(directory: Path, config: Config) -> None:
@@ -110,8 +133,8 @@ def prepare(directory: Path, config: Config) -> None:
 
 def extend_steps(directory: Path, config: Config) -> None:
   """Makes a run in the directory that has fewer steps one of as many as `config` has; its result is one no longer."""
-  stored = read_json(directory / 'config.json')
-  if stored is not None and stored['run.steps'] < config.run.steps:
+  stored = _stored_identity(directory, 'choose another --workdir')
+  if stored is not None and stored.get('run.steps', config.run.steps) < config.run.steps:
     (directory / 'result.json').unlink(missing_ok=True)
     write_json(directory / 'config.json', config.to_flat())
 
@@ -126,10 +149,23 @@ def workdir_of(directory: Path) -> Path:
 
 
 def is_finished(directory: Path, config: Config) -> bool:
-  """Whether the directory has the result of a run of as many steps as `config` has."""
-  if read_json(directory / 'result.json') is None:
+  """Whether the directory has the result of a run of as many steps as `config` has, and no file of it is damaged."""
+  try:
+    return stored_run.finished_result(directory, config) is not None
+  except Damaged:
     return False
-  return (read_json(directory / 'config.json') or {}).get('run.steps') == config.run.steps
+
+
+def damage(directory: Path, config: Config) -> str | None:
+  """What is wrong with the files of a run that was finished, for a note; None if nothing is."""
+  try:
+    stored_run.finished_result(directory, config)
+    stored = stored_run.read_config(directory) or {}
+  except Damaged as error:
+    return error.what
+  differing = differences(stored, identity(config)) if stored else {}
+  differing.pop('run.steps', None)
+  return f'{directory}/config.json has changed ({"; ".join(differing.values())})' if differing else None
 
 
 def _decides(path: str) -> bool:

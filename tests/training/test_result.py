@@ -40,7 +40,7 @@ def test_a_changed_digit_anywhere_is_damage(tmp_path):
   for place, character in enumerate(content):
     if character.isdigit():
       write(tmp_path, content[:place] + str((int(character) + 1) % 10) + content[place + 1 :])
-      with pytest.raises(Damaged, match=r'result\.json is damaged \(.*\): the same command evaluates the run again'):
+      with pytest.raises(Damaged, match=r'result\.json is damaged \(.*\): the command that made the run eval'):
         read_result(tmp_path)
       seen += 1
   assert seen > 100

@@ -117,7 +117,10 @@ def test_a_file_in_the_way_is_named(directory, tmp_path, place):
 def test_a_damaged_config_is_not_written_over(directory):
   directory.mkdir(parents=True)
   (directory / 'config.json').write_text('{"model')
-  with pytest.raises(ConfigError, match=r'config\.json is damaged .*: delete this file alone, and run'):
+  with pytest.raises(
+    ConfigError,
+    match=r'config\.json is damaged \(.*\), and no checkpoint says .*: move .*seed_0 away',
+  ):
     run_directory.prepare(directory, Config())
   assert (directory / 'config.json').read_text() == '{"model'
 
@@ -163,7 +166,10 @@ def test_a_longer_run_goes_on_when_it_is_said_and_a_shorter_one_never(directory)
 def test_a_run_that_cannot_say_whose_it_is_is_not_taken_over(directory, name):
   directory.mkdir(parents=True)
   (directory / name).mkdir() if name == 'checkpoints' else (directory / name).touch()
-  with pytest.raises(ConfigError, match=f'holds the {name} of a run whose config.json is gone: delete it, or start'):
+  with pytest.raises(
+    ConfigError,
+    match=f'holds the {name} of a run whose config.json is gone, and no checkpoint says',
+  ):
     run_directory.check(directory, Config())
 
 

@@ -1,0 +1,161 @@
+"""Files of a finished run that changed afterwards: what can be made again is, with a note; the rest is left."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from quick_runs import CONFIG, assert_same_run, content_of, rows_of, train
+
+from training import run_directory
+from training.config import ConfigError
+from training.resume import check_start
+from training.stored_run import code_of, data_checksum, read_config
+
+pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
+
+
+def change(path: Path, **fields) -> None:
+  """Other values, under the checksum that is there."""
+  path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def change_a_digit(path: Path, after: bytes) -> None:
+  content = path.read_bytes()
+  place = len(content.rpartition(after)[0]) + len(after)
+  while not chr(content[place]).isdigit():
+    place += 1
+  path.write_bytes(content[:place] + str((content[place] - 47) % 10).encode() + content[place + 1 :])
+
+
+def what_is_whole(run: Path) -> dict[str, bytes]:
+  return {name: content for name, content in content_of(run).items() if 'checkpoints' in name or 'result' in name}
+
+
+def add_a_line(run: Path) -> None:
+  path = run / 'metrics.jsonl'
+  path.write_text(path.read_text() + '{"step": 40, "validation/loss": 0.1}\n')
+
+
+CHANGES = {
+  'a loss': lambda run: change_a_digit(run / 'result.json', b'"val_loss": '),
+  'a status': lambda run: change(run / 'result.json', status='diverged'),
+  'steps': lambda run: change(run / 'result.json', steps=41),
+  'another type': lambda run: change(run / 'result.json', val_loss='1.0'),
+  'NaN': lambda run: change(run / 'result.json', val_loss=float('nan')),
+  'half of it': lambda run: (run / 'result.json').write_text((run / 'result.json').read_text()[:99]),
+  'empty': lambda run: (run / 'result.json').write_text(''),
+  'zeros': lambda run: (run / 'result.json').write_bytes(bytes(500)),
+  'no object': lambda run: (run / 'result.json').write_text('{}'),
+  'no text': lambda run: (run / 'result.json').write_bytes(b'\xff\xfe'),
+  'deep': lambda run: (run / 'result.json').write_text('{"a":' * 50_000),
+  'a seed in its config': lambda run: change(run / 'config.json', **{'data.seed': 7}),
+  'a rate in its config': lambda run: change_a_digit(run / 'config.json', b'"optimizer.learning_rate": '),
+  'what is not of its identity': lambda run: change(run / 'config.json', **{'run.log_every': 2}),
+  'its config': lambda run: (run / 'config.json').write_text('{"model'),
+  'its config is gone': lambda run: (run / 'config.json').unlink(),
+  'a line more': add_a_line,
+}
+
+
+@pytest.mark.parametrize('what', CHANGES)
+def test_it_is_made_again_without_training_and_a_note_says_so(what, finished, tmp_path):
+  run, notes = tmp_path / 'seed_0', []
+  shutil.copytree(finished[0], run)
+  assert run_directory.is_finished(run, CONFIG)
+  CHANGES[what](run)
+  assert not run_directory.is_finished(run, CONFIG)
+  run_directory.check(run, CONFIG)
+  train(run, report=notes.append)
+  assert run_directory.is_finished(run, CONFIG)
+  assert_same_run(run, finished[0])
+  assert read_config(run) == CONFIG.to_flat()
+  told = [report['note'] for report in notes]
+  assert not [report for report in notes if 'step' in report]  # it has not trained
+  assert len(told) == (what != 'its config is gone')
+  assert all('json' in note and note.endswith(': resumes from the last checkpoint that is whole') for note in told)
+
+
+@pytest.mark.parametrize('line', [3, -1])
+def test_a_log_that_changed_is_made_again_from_a_checkpoint_before(finished, tmp_path, line):
+  """One digit of a logged loss. There are checkpoints of steps 36 and 40; the first is from before the last line."""
+  run, notes = tmp_path / 'seed_0', []
+  shutil.copytree(finished[0], run)
+  path = run / 'metrics.jsonl'
+  lines = path.read_bytes().splitlines(keepends=True)
+  lines[line] = lines[line].replace(b'"validation/loss": 1', b'"validation/loss": 2').replace(b'loss": 0', b'loss": 9')
+  path.write_bytes(b''.join(lines))
+  assert not run_directory.is_finished(run, CONFIG)
+  if line == 3:
+    before = what_is_whole(run)
+    with pytest.raises(ConfigError, match=r'none is whole; restore what has changed, or move .*seed_0 away to train'):
+      train(run)
+    assert {
+      name: content for name, content in content_of(run).items() if 'checkpoints' in name or 'result' in name
+    } == {name: content for name, content in before.items() if 'checkpoints' in name or 'result' in name}
+  else:
+    assert train(run, report=notes.append)['resumed_at'] == 36
+    assert_same_run(run, finished[0])
+    assert 'metrics.jsonl is damaged (it is not what it was when the run ended)' in notes[0]['note']
+    assert rows_of(run) == rows_of(finished[0])
+
+
+def test_without_a_checkpoint_nothing_is_begun_in_its_place(finished, tmp_path):
+  run = tmp_path / 'seed_0'
+  shutil.copytree(finished[0], run, ignore=shutil.ignore_patterns('checkpoints'))
+  assert run_directory.is_finished(run, CONFIG)
+  change_a_digit(run / 'result.json', b'"val_loss": ')
+  before = content_of(run)
+  message = r'result\.json is damaged .*, and there is no checkpoint to resume it from: move .*seed_0 away to train it'
+  checksum = finished[1]['data_checksum']
+  for start in (lambda: check_start(run, CONFIG, checksum), lambda: train(run)):
+    with pytest.raises(ConfigError, match=message) as error:
+      start()
+    assert '\n' not in str(error.value)
+  assert {name: content_of(run)[name] for name in before if 'metrics' in name or 'result' in name} == {
+    name: content for name, content in before.items() if 'metrics' in name or 'result' in name
+  }
+
+
+@pytest.mark.parametrize('content', [b'', b'{"data_checksum": "x"', b'[]', b'\xff', b'{"a": NaN}'])
+def test_a_damaged_environment_is_written_anew_with_a_note(finished, tmp_path, content):
+  run, notes = tmp_path / 'seed_0', []
+  shutil.copytree(finished[0], run)
+  (run / 'environment.json').write_bytes(content)
+  assert run_directory.is_finished(run, CONFIG)  # its result knows all of it
+  assert data_checksum(run) == finished[1]['data_checksum']
+  (run / 'result.json').unlink()
+  run_directory.check_text(run, finished[1]['data_checksum'])
+  train(run, report=notes.append)
+  (note,) = (report['note'] for report in notes)
+  assert 'environment.json was damaged and is written anew' in note
+  assert json.loads((run / 'environment.json').read_text())['data_checksum'] == finished[1]['data_checksum']
+
+
+def test_the_text_that_a_run_was_begun_on_is_known_by_its_result(finished, tmp_path):
+  """However its environment.json has changed."""
+  run = tmp_path / 'seed_0'
+  shutil.copytree(finished[0], run)
+  (run / 'environment.json').write_text('{"data_checksum": "another"}')
+  run_directory.check_text(run, finished[1]['data_checksum'])
+  with pytest.raises(ConfigError, match='was begun on another text'):
+    run_directory.check_text(run, 'another')
+
+
+def test_the_code_of_a_run_is_known_by_its_result_or_its_environment(finished, tmp_path):
+  run, code = tmp_path / 'seed_0', finished[1]['code']
+  shutil.copytree(finished[0], run)
+  assert code_of(run) == code
+  (run / 'result.json').unlink()
+  assert code_of(run) == code
+  (run / 'environment.json').write_text('{')
+  assert code_of(run) is None
+  assert code_of(tmp_path / 'nowhere') is None
+
+
+def test_a_damaged_failure_is_told_as_such(tmp_path):
+  assert run_directory.read_failure(tmp_path) is None
+  run_directory.note_failure(tmp_path, 'out of memory')
+  assert run_directory.read_failure(tmp_path) == 'out of memory'
+  change(tmp_path / 'failure.json', error='all is well')
+  assert 'failure.json is damaged' in run_directory.read_failure(tmp_path)
