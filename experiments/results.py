@@ -12,6 +12,7 @@ from experiments import run_files
 from training.config import ConfigError
 from training.files import write_atomically
 from training.metrics_log import read_metrics
+from training.stored_run import check_log, intact_result
 
 COLUMNS = (
   'experiment', 'variant', 'seed', 'status', 'steps', 'tokens', 'parameters', 'flops_per_token', 'learning_rate',
@@ -98,7 +99,8 @@ def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
   power failure.
 
   Raises:
-    ConfigError: where there is no metrics.jsonl, or one with a damaged line before the last.
+    ConfigError: where there is no metrics.jsonl, one with a damaged line before the last, or, beside a result, one that
+      has changed since the run ended.
   """
   rows = [{name: x for name, x in row.items() if not isinstance(x, list)} for row in _read_rows(run_directory)]
   return pd.DataFrame(rows or {'step': []}).set_index('step').astype('float64')
@@ -128,6 +130,9 @@ def _read_rows(run_directory: str | os.PathLike) -> list[dict[str, Any]]:
     raise ConfigError(
       f'there is no {path}: give the directory of a run, as runs/block/baseline/seed_0, or run its command again'
     )
+  result = intact_result(path.parent)
+  if result is not None:
+    check_log(path.parent, result)
   return read_metrics(path)
 
 

@@ -13,6 +13,7 @@ from experiments.comparability import SEED_PATHS as SEED_PATHS
 from experiments.experiment import Experiment
 from training.config import ConfigError
 from training.files import read_json
+from training.stored_run import read_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +250,7 @@ def mean_curve(runs: Iterable[Run], measure: Measure) -> pd.Series:
 def _read_run(record: Mapping[str, Any], notes: list[str]) -> Run | None:
   """A run from its files; None, and a note, where what it was is not known."""
   directory = Path(record['directory'])
-  config = read_json(directory / 'config.json')
+  config = read_config(directory)
   if config is None:
     notes.append(f'not counted: {directory} has a result and no config.json')
     return None

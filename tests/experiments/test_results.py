@@ -2,9 +2,11 @@
 
 import csv
 import dataclasses
+import hashlib
 import json
 
 import fake_runs
+import made_result
 import pytest
 
 from experiments import results
@@ -99,6 +101,19 @@ def test_metrics_damaged_elsewhere_or_missing_are_an_error(tmp_path):
     (tmp_path / 'metrics.jsonl').write_text(damaged)
     with pytest.raises(ConfigError, match=r'metrics\.jsonl, line 2'):
       results.load_metrics(tmp_path)
+
+
+def test_a_log_that_changed_after_its_run_ended_is_not_believed(tmp_path):
+  log = tmp_path / 'metrics.jsonl'
+  log.write_text('{"step": 1, "validation/loss": 2.5}\n')
+  mark = {'bytes': log.stat().st_size, 'sha256': hashlib.sha256(log.read_bytes()).hexdigest()}
+  made_result.finish(tmp_path, log=mark)
+  assert results.load_metrics(tmp_path)['validation/loss'].tolist() == [2.5]
+  for changed in ('{"step": 1, "validation/loss": 1.5}\n', log.read_text() * 2, ''):
+    log.write_text(changed)
+    for load in (results.load_metrics, results.load_positions):
+      with pytest.raises(ConfigError, match=r'metrics\.jsonl is damaged \(it is not what it was'):
+        load(tmp_path)
 
 
 def test_write_file_leaves_the_old_one_when_it_fails(tmp_path, monkeypatch):
