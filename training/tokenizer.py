@@ -12,6 +12,7 @@ import numpy as np
 from training.config import ConfigError
 
 BYTE_FALLBACK = re.compile(r'<0x([0-9A-F]{2})>')
+METASPACE = re.compile(r'"type":"Metaspace","replacement":"(.)"')
 EXAMPLE = 24  # characters around the first difference, in a message
 
 
@@ -175,16 +176,18 @@ def token_tables(tokenizer: Any) -> list[dict[int, bytes]]:
   """What the tokens may stand for, each by itself: token id -> bytes.
 
   Of a byte-level tokenizer each character of a token is a byte. Of others a token is its characters, or, as in
-  SentencePiece, with `▁` for a blank and `<0x0A>` for a byte.
+  SentencePiece, with a mark (`▁`, if no other is declared) for a blank and `<0x0A>` for a byte.
   """
+  declared = tokenizer.to_str()
   added = {token: made.content.encode() for token, made in tokenizer.get_added_tokens_decoder().items()}
   vocabulary = {token: name for name, token in tokenizer.get_vocab().items() if token not in added}
-  if '"type":"ByteLevel"' in tokenizer.to_str():
+  if '"type":"ByteLevel"' in declared:
     alphabet = byte_level_alphabet()
     return [{token: byte_level_bytes(name, alphabet) for token, name in vocabulary.items()} | added]
   plain = {token: name.encode() for token, name in vocabulary.items()}
-  marked = {token: sentencepiece_bytes(name) for token, name in vocabulary.items()}
-  return [plain | added, marked | added]
+  marks = dict.fromkeys(['▁', *METASPACE.findall(declared)])
+  marked = [{token: sentencepiece_bytes(name, mark) for token, name in vocabulary.items()} for mark in marks]
+  return [table | added for table in (plain, *marked)]
 
 
 def byte_level_alphabet() -> dict[str, int]:
@@ -199,10 +202,10 @@ def byte_level_bytes(name: str, alphabet: dict[str, int]) -> bytes:
   return bytes(alphabet[character] for character in name) if alphabet.keys() >= set(name) else name.encode()
 
 
-def sentencepiece_bytes(name: str) -> bytes:
-  """The bytes of a SentencePiece token."""
+def sentencepiece_bytes(name: str, mark: str) -> bytes:
+  """The bytes of a SentencePiece token, in which `mark` stands for a blank."""
   byte = BYTE_FALLBACK.fullmatch(name)
-  return bytes.fromhex(byte[1]) if byte else name.replace('▁', ' ').encode()
+  return bytes.fromhex(byte[1]) if byte else name.replace(mark, ' ').encode()
 
 
 def closest_example(piece: bytes, restored: list[bytes]) -> tuple[str, str]:

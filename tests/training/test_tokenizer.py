@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from training.config import ConfigError
-from training.tokenizer import Encoder, Tokenizer, load_tokenizer
+from training.tokenizer import DecoderReading, Encoder, Tokenizer, load_tokenizer
 
 ENGLISH = 'In the beginning God created the heaven and the earth. And the earth was without form, and void; 10 < 12\n'
 CYRILLIC = 'Въ началѣ сотвори Богъ небо и землю. '
@@ -32,15 +32,15 @@ def byte_level(add_prefix_space: bool = False, decoder: bool = True, **trainer) 
   return made
 
 
-def sentencepiece(scheme: str = 'first') -> tokenizers.Tokenizer:
+def sentencepiece(scheme: str = 'first', mark: str = '▁') -> tokenizers.Tokenizer:
   """Llama's kind: BPE on characters, `▁` for a blank, and bytes for characters it does not know."""
-  vocabulary = {'<unk>': 0, '▁': 1, 'e': 2, **BYTES, '▁e': 259, 'n': 260}
+  vocabulary = {'<unk>': 0, mark: 1, 'e': 2, **BYTES, f'{mark}e': 259, 'n': 260}
   made = tokenizers.Tokenizer(
-    models.BPE(vocabulary, [('▁', 'e')], unk_token='<unk>', fuse_unk=True, byte_fallback=True)
+    models.BPE(vocabulary, [(mark, 'e')], unk_token='<unk>', fuse_unk=True, byte_fallback=True)
   )
-  made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+  made.pre_tokenizer = pre_tokenizers.Metaspace(mark, prepend_scheme=scheme, split=False)
   made.decoder = decoders.Sequence(
-    [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
+    [decoders.Replace(mark, ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
   )
   return made
 
@@ -181,6 +181,8 @@ def test_a_tokenizer_that_keeps_the_text_counts_its_bytes_exactly(kind):
     (sentencepiece('first'), '€e', 0),  # the blank put before is the first token
     (sentencepiece('first'), 'en', 1),
     (sentencepiece('first'), ' en', 2),
+    (sentencepiece('never', '_'), '€e', 1),
+    (sentencepiece('never', '_'), ' en', 2),
     (words(), 'the earth', 3),
     (with_tokens(byte_level(), tokenizers.AddedToken('€€')), '€€e', 6),
     (byte_level(), '', 0),
@@ -197,6 +199,16 @@ def test_a_piece_that_begins_with_a_blank_is_lost_where_its_first_token_counts(l
   encoder.encode(b' e', True)
   with pytest.raises(ConfigError, match="' e' comes back as 'e'"):
     encoder.encode(b' e', False)
+
+
+def test_bytes_that_cannot_be_told_are_not_guessed():
+  class Contextual:
+    """Its decoder gives no part of the text for a part of the tokens."""
+
+    def decode(self, ids, skip_special_tokens):
+      return 'text' if len(ids) == 2 else '\ufffd'
+
+  assert DecoderReading(Contextual()).first_bytes([0, 1], b'text', True) is None
 
 
 def test_one_reading_must_hold_for_the_whole_text(load):
