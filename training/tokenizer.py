@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-import pathlib
+import os
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from training.config import ConfigError
+from training.reading import read_regular
 
 BYTE_FALLBACK = re.compile(r'<0x([0-9A-F]{2})>')
 METASPACE = re.compile(r'"type":"Metaspace","replacement":"(.)"')
@@ -145,10 +146,7 @@ def load_tokenizer(path: str, end_token: str = '') -> Encoder:
   Raises:
     ConfigError: if the file is missing or is no tokenizer, it has no such token, or the package `tokenizers` is absent.
   """
-  try:
-    content = pathlib.Path(path).expanduser().read_bytes()
-  except OSError as error:
-    raise ConfigError(f'data.tokenizer: cannot read {path} ({error.strerror}): name a tokenizer.json') from None
+  content = read_regular('data.tokenizer', os.path.expanduser(path))
   try:
     import tokenizers
   except ImportError:

@@ -20,7 +20,7 @@ def config_of(folder, text: bytes, **fields) -> DataConfig:
 @pytest.fixture(scope='module')
 def small(tmp_path_factory) -> data.Data:
   """230 training sequences of 4 tokens, all different."""
-  text = np.random.default_rng(0).integers(0, 256, 1024, np.uint8).tobytes()
+  text = np.random.default_rng(0).integers(128, 256, 1024, np.uint8).tobytes()
   return data.load(config_of(tmp_path_factory.mktemp('small'), text, sequence_length=4), batch_size=4)
 
 
@@ -64,7 +64,7 @@ def test_batches_need_no_threads(small):
 
 def test_the_splits_are_disjoint_and_leave_out_only_what_they_must(tmp_path):
   block, num_bytes = 16384, 21 * 16384 + 100
-  text = np.random.default_rng(1).integers(0, 256, num_bytes, np.uint8).tobytes()
+  text = np.random.default_rng(1).integers(128, 256, num_bytes, np.uint8).tobytes()
   loaded = data.load(config_of(tmp_path, text, sequence_length=1000), 16)
   assert (loaded.vocab_size, len(loaded.train)) == (256, 2 * (9 * block - 1) // 1000 + (block + 99) // 1000)
   for source, first in ((loaded.validation, 9 * block), (loaded.test, 19 * block)):

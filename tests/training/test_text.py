@@ -4,6 +4,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import json
+import os
 import pathlib
 import sqlite3
 import sys
@@ -74,13 +75,40 @@ def test_files_are_joined_in_the_order_given_each_once(tmp_path):
   assert read(f'{tmp_path}/**') == b'[x].txt\na.txt\nb.txt\nc.log'  # a glob passes over folders
 
 
+def test_a_file_that_is_named_in_two_ways_is_there_once(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'a.txt').write_text('a')
+  (tmp_path / 'link').symlink_to('a.txt')
+  assert read(f'a.txt,./a.txt,link,{tmp_path}/a.txt,*') == b'a'
+
+
+def test_copies_of_a_text_are_refused(tmp_path):
+  """What is trained on must not be held out as well."""
+  (tmp_path / 'a').write_bytes(b'In the beginning' * 1024)
+  (tmp_path / 'a.gz').write_bytes(gzip.compress(b'In the beginning' * 1024))
+  with pytest.raises(ConfigError, match=r'/a and .*/a\.gz hold the same text, .*: leave one out$'):
+    read(f'{tmp_path}/*')
+  (tmp_path / 'a').write_bytes(b'short')
+  (tmp_path / 'b').write_bytes(b'short')
+  assert read(f'{tmp_path}/?') == b'short\nshort'
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  name = os.fsdecode(b'caf\xe9.txt')
+  (tmp_path / name).write_text('text')
+  for paths in (name, '*.txt'):
+    with pytest.raises(ConfigError, match=r"the name 'caf\\udce9\.txt' is not UTF-8: rename the file$"):
+      read(paths)
+
+
 LINES = b'{"text": "one\\ntwo", "body": "1"}\n\n{"text": "na\xc3\xafve"}\n'
 
 
 @pytest.mark.parametrize(
   ('name', 'content', 'expected'),
   [
-    ('a.txt', b'\xff\xfe\x00 not UTF-8 \r\n', b'\xff\xfe\x00 not UTF-8 \r\n'),
+    ('a.txt', b'na\xefve: not UTF-8 \r\n', b'na\xefve: not UTF-8 \r\n'),
     ('enwik8', b'<xml>', b'<xml>'),
     ('a.jsonl', LINES, b'one\ntwo\nna\xc3\xafve'),
     ('a.jsonl', b'{"text": "\xff\\ud800"}', b'\xef\xbf\xbd?'),
