@@ -11,7 +11,7 @@
   python train.py --status                                   how its runs do
 
 Running a command again goes on where it stopped, and skips what is finished. It exits with 0; 1 if a run failed; 2 if
-it was asked for what cannot be; 75 if it was stopped (SIGINT or SIGTERM), and should be run again; 130 if twice.
+it was asked for what cannot be; 75 if it was stopped (SIGINT, SIGTERM, SIGHUP), and should be run again; 130 if twice.
 """
 
 import functools
@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
-from experiments import launch, plan, processes, registry, slurm, tuned_rates
+from experiments import launch, output, plan, processes, registry, slurm, tuned_rates
 from experiments.command_line import new_console, parse_flags, refuse
 from experiments.experiment import Changes, Experiment
 from training.config import ConfigError
@@ -183,6 +183,7 @@ def list_experiments(console: Console) -> None:
 def run_main(argv: list[str]) -> int:
   """`main`, with the user's mistakes told as such."""
   del argv
+  output.outlive_readers('train.py')
   try:
     return main()
   except ConfigError as error:

@@ -2,13 +2,13 @@
 
 import codecs
 import functools
-import io
 import sys
 from collections.abc import Callable
 
 from absl import app, flags, logging
 from rich.console import Console
 
+from experiments.output import outlive_readers
 from training.cache import keep_compiled_programs
 from training.config import ConfigError, nearest_name
 from training.files import SaveFailed
@@ -22,7 +22,7 @@ def new_console() -> Console:
   """Where a command prints: names and paths as they are, since none of them is markup, and whatever the encoding."""
   codecs.register_error('spelled', _spelled)
   for stream in (sys.stdout, sys.stderr):
-    if isinstance(stream, io.TextIOWrapper):
+    if hasattr(stream, 'reconfigure'):  # an io.TextIOWrapper, or what stands before one
       stream.reconfigure(errors='spelled')
   width = None if sys.stdout.isatty() else WIDTH
   return Console(width=width, markup=False, emoji=False, highlight=False)
@@ -56,6 +56,7 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
 
   def guarded(argv: list[str]) -> int:
     del argv
+    outlive_readers(name)
     logging.set_verbosity(logging.WARNING)  # JAX tells of every backend it does not find
     keep_compiled_programs()
     try:

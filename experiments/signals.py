@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do: the command ends in order, with a code that says "run me again"."""
+"""What SIGINT, SIGTERM and SIGHUP do: the command ends in order, with a code that says "run me again"."""
 
 import contextlib
 import os
@@ -8,19 +8,24 @@ from collections.abc import Iterator
 
 STOPPED = os.EX_TEMPFAIL  # 75: what is saved is whole, and the same command goes on from it
 INTERRUPTED = 130  # a second SIGINT: at once, from the last checkpoint
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a terminal that was closed
+
+
+def caught() -> list[signal.Signals]:
+  """The signals that stop a command in order: without SIGHUP where it is ignored, as under nohup."""
+  return [number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 def leave_when_told() -> None:
-  """From now on SIGINT and SIGTERM end this process where it stands, in one line. For a script alone."""
-  for number in SIGNALS:
+  """From now on these signals end this process where it stands, in one line. For a script alone."""
+  for number in caught():
     signal.signal(number, _leave)
 
 
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
-  """Afterwards SIGINT and SIGTERM do what they did before."""
-  earlier = {number: signal.getsignal(number) for number in SIGNALS}
+  """Afterwards the signals do what they did before."""
+  earlier = {number: signal.getsignal(number) for number in caught()}
   try:
     yield
   finally:

@@ -67,8 +67,9 @@ def execute(
 ) -> Outcome:
   """Trains the runs, which are `claimed`, one worker for each place; or, with the workers of other processes, one run.
 
-  A run's numbers do not depend on which worker has it, nor on how many there are. On SIGINT or SIGTERM each worker
-  finishes its step and saves, and no other run is begun; on a second SIGINT all are killed, and SystemExit is raised.
+  A run's numbers do not depend on which worker has it, nor on how many there are. On SIGINT, SIGTERM or SIGHUP each
+  worker finishes its step and saves, and no other run is begun; on a second SIGINT all are killed, and SystemExit is
+  raised.
 
   Args:
     runs: to train.
@@ -99,7 +100,9 @@ class _Sweep:
 
   async def run(self, places: Sequence[Place]) -> None:
     loop = asyncio.get_running_loop()
-    for number in signals.SIGNALS:  # the loop's own: a handler of Python's may wait until a worker has something to say
+    for (
+      number
+    ) in signals.caught():  # the loop's own: a handler of Python's may wait until a worker has something to say
       loop.add_signal_handler(number, self._told, number)
     try:
       await asyncio.gather(*(self._serve(place) for place in places))
@@ -156,7 +159,8 @@ class _Sweep:
         events, told = os.pipe()  # not stdout, where anything may print as Python starts
         try:
           worker = await asyncio.create_subprocess_exec(
-            sys.executable, '-P', '-m', 'experiments.worker', f'--events={told}', *own,  # -P: not the user's modules
+            sys.executable, '-P', '-m', 'experiments.worker',  # -P: not the user's modules
+            f'--events={told}', f'--parent={os.getpid()}', *own,
             env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, pass_fds=[told],
           )  # fmt: skip

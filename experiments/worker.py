@@ -3,7 +3,7 @@
   {"directory": ..., "config": {...}, "labels": {...}}
                                        ->  {"step": 10, "steps": 300, "loss": ..., "tokens_per_second": ...} ...
                                            {"ended": "completed"}  or  {"failed": "OutOfMemory: ..."}
-                                           or, after SIGTERM or SIGUSR2, once all is saved,  {"stopped": true}
+                                           or, after SIGTERM, SIGHUP or SIGUSR2, once all is saved,  {"stopped": true}
 
 Whatever a run prints goes to log.txt in its directory. Started by experiments/sweep.py, once for many runs, or, where
 several processes train a run together, for one.
@@ -22,7 +22,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from experiments import processes
+from experiments import orphan, processes, signals
 from training.cache import keep_compiled_programs
 from training.config import Config, ConfigError
 from training.files import SaveFailed
@@ -32,6 +32,7 @@ from training.memory import run_inline
 KNOWN = (ConfigError, SaveFailed, OSError)  # a person is told what to do
 
 EVENTS = flags.DEFINE_integer('events', None, 'The open file descriptor to report on. Default: that of stdout.')
+PARENT = flags.DEFINE_integer('parent', None, 'The process that has this one end when it ends. Default: none.')
 CORE = flags.DEFINE_integer('core', None, 'The one core to run on. Default: all.')
 
 
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> None:
   """Serves runs until stdin ends."""
   del argv
   told_to_stop = threading.Event()
-  for number in (signal.SIGTERM, signal.SIGUSR2):  # Slurm sends the second to every process of a job
+  for number in {*signals.caught(), signal.SIGUSR2} - {signal.SIGINT}:  # Slurm sends SIGUSR2 to every process of a job
     signal.signal(number, lambda number, frame: told_to_stop.set())
   logging.set_verbosity(logging.WARNING)  # orbax tells of every file
   if CORE.value is not None and hasattr(os, 'sched_setaffinity'):
@@ -48,9 +49,14 @@ def main(argv: list[str]) -> None:
   with os.fdopen(os.dup(1) if EVENTS.value is None else EVENTS.value, 'w', buffering=1) as events:
 
     def tell(event: dict[str, Any]) -> None:
-      events.write(json.dumps(event) + '\n')
+      try:
+        events.write(json.dumps(event) + '\n')
+      except BrokenPipeError:  # nobody listens any more, which is no reason to stop
+        _redirect(os.devnull, events.fileno())
 
     together, stop = processes.named_by_flags() or processes.ALONE, told_to_stop.is_set
+    within = orphan.WITHIN if together.count == 1 else processes.HEARTBEAT
+    watch = orphan.Watch(PARENT.value, within) if PARENT.value else None
     for line in sys.stdin:
       job = json.loads(line)
       directory = Path(job['directory'])
@@ -59,7 +65,9 @@ def main(argv: list[str]) -> None:
         keep_compiled_programs()
         if together.count > 1 and not told_to_stop.is_set():
           stop = processes.join(together)
-        result = train(Config.from_flat(job['config']), directory, job['labels'], tell, stop)
+        result = train(
+          Config.from_flat(job['config']), directory, job['labels'], tell, watch.over(stop) if watch else stop
+        )
         tell({'ended': result['status']})
       except Stopped:
         tell({'stopped': True})
@@ -87,9 +95,13 @@ def _log_to(path: Path) -> None:
   path.parent.mkdir(parents=True, exist_ok=True)
   sys.stdout.flush()
   sys.stderr.flush()
-  with path.open('ab') as file:
-    os.dup2(file.fileno(), 1)
-    os.dup2(file.fileno(), 2)
+  _redirect(path, 1, 2)
+
+
+def _redirect(path: str | Path, *descriptors: int) -> None:
+  with open(path, 'ab') as file:
+    for descriptor in descriptors:
+      os.dup2(file.fileno(), descriptor)
 
 
 if __name__ == '__main__':

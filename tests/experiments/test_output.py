@@ -1,0 +1,59 @@
+"""Writing where nobody reads, or where nothing can be written."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+PROGRAM = """
+import sys
+from rich.console import Console
+from experiments.output import outlive_readers
+outlive_readers('train.py')
+console = Console()
+sys.stdin.readline()  # until the reader is gone
+for k in range(3):
+  console.print(f'line {k}')
+  print('and print')
+  sys.stdout.write('buffered')
+with open(sys.argv[1], 'w') as file:
+  file.write('trained')
+print('told', file=sys.stderr)
+raise SystemExit(7)
+"""
+NOTICE = 'train.py: stdout cannot be written to ({}): continuing without it\n'
+
+
+def start(place, **pipes):
+  return subprocess.Popen(
+    [sys.executable, '-c', PROGRAM, str(place / 'result')], cwd=PROJECT, text=True, stdin=subprocess.PIPE, **pipes
+  )
+
+
+def test_a_pipe_that_nobody_reads_ends_nothing(tmp_path):
+  process = start(tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  process.stdout.close()
+  _, told = process.communicate('go\n')
+  assert told == NOTICE.format('Broken pipe') + 'told\n'
+  assert process.returncode == 7
+  assert (tmp_path / 'result').read_text() == 'trained'
+
+
+def test_a_terminal_that_was_closed_ends_nothing(tmp_path):
+  own, other = pty.openpty()
+  process = start(tmp_path, stdout=other, stderr=other)
+  os.close(other)
+  os.close(own)
+  process.communicate('go\n')
+  assert process.returncode == 7
+  assert (tmp_path / 'result').read_text() == 'trained'
+
+
+def test_a_full_disk_under_the_output_ends_nothing(tmp_path):
+  with open('/dev/full', 'w') as full:
+    process = start(tmp_path, stdout=full, stderr=subprocess.PIPE)
+    _, told = process.communicate('go\n')
+  assert told == NOTICE.format('No space left on device') + 'told\n'
+  assert process.returncode == 7

@@ -1,0 +1,103 @@
+"""A terminal that is closed, a command that is killed alone, and output that nobody reads."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import subprocess
+import termios
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kill_many_times import COMMAND, MOMENTS, compare, finish, last_step, runs_of, start, wait_for
+
+from training import locks
+from training.checkpoint import steps_in
+
+
+@pytest.fixture(scope='module')
+def undisturbed(tmp_path_factory) -> Path:
+  folder = tmp_path_factory.mktemp('undisturbed')
+  finish(folder, folder / 'cache')
+  return folder
+
+
+@contextlib.contextmanager
+def in_a_terminal(place: Path, cache: Path, ignored: bool):
+  """The command in a terminal of its own, with SIGHUP ignored or not; yields it, and what closes the terminal."""
+  place.mkdir(exist_ok=True)
+  own, other = pty.openpty()
+
+  def take_terminal():
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+  environment = os.environ | {'BLOCKLAB_CACHE': str(cache)}
+  process = subprocess.Popen(
+    COMMAND, cwd=place, env=environment, stdin=other, stdout=other, stderr=other, start_new_session=True,
+    preexec_fn=take_terminal,
+  )  # fmt: skip
+  os.close(other)
+  closed = threading.Event()
+
+  def show():
+    while not closed.is_set():
+      if select.select([own], [], [], 0.05)[0]:
+        os.read(own, 4096)
+    os.close(own)
+
+  threading.Thread(target=show).start()
+  yield process, closed.set
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_stops_in_order_unless_it_is_nohup(undisturbed, tmp_path):
+  cache, place = undisturbed / 'cache', tmp_path / 'place'
+  with in_a_terminal(place, cache, ignored=False) as (process, close):
+    wait_for(lambda: last_step(runs_of(place)[0]) > 0, process)
+    close()
+    assert process.wait(30) == 75
+  assert steps_in(runs_of(place)[0] / 'checkpoints')[0] == last_step(runs_of(place)[0]) > 0
+  assert 'Traceback' not in (runs_of(place)[0] / 'log.txt').read_text()
+  with in_a_terminal(place, cache, ignored=True) as (process, close):
+    wait_for(lambda: last_step(runs_of(place)[1]) > 0, process)
+    close()
+    assert process.wait(120) == 0
+  compare(place, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('moment', ['compile', 'step', 'evaluation', 'save', 'between runs'])
+def test_the_command_after_one_that_was_killed_alone_goes_on_at_once(undisturbed, tmp_path, moment):
+  cache, place = undisturbed / 'cache', tmp_path / 'place'
+  process = start(place, tmp_path / 'cold' if moment == 'compile' else cache)
+  wait_for(lambda: MOMENTS[moment][0](place), process)
+  process.kill()
+  process.wait()
+  started = time.monotonic()
+  while any(locks.trainer(run) for run in runs_of(place)):
+    time.sleep(0.01)
+  assert time.monotonic() - started < 10
+  process = start(place, cache)
+  assert process.wait() == 0, (place / 'output.txt').read_text()
+  compare(place, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_stops_no_run(undisturbed, tmp_path):
+  place = tmp_path / 'place'
+  place.mkdir()
+  environment = os.environ | {'BLOCKLAB_CACHE': str(undisturbed / 'cache')}
+  pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
+  with subprocess.Popen(COMMAND, cwd=place, env=environment, text=True, **pipes) as process:
+    head = subprocess.run(['head', '-1'], stdin=process.stdout, capture_output=True, text=True)
+    process.stdout.close()
+    told = process.stderr.read()
+  assert head.stdout.count('\n') == 1
+  assert told == 'train.py: stdout cannot be written to (Broken pipe): continuing without it\n'
+  assert process.returncode == 0
+  compare(place, undisturbed)
