@@ -39,7 +39,7 @@ def settings_of(run: 'Run') -> dict[str, Any]:
 
 def of_random_numbers(setting: str) -> bool:
   """Whether a setting of JAX decides which random numbers a seed gives."""
-  return any(part in setting.lower() for part in ('prng', 'threefry', 'rbg'))
+  return any(part in setting.lower() for part in ('prng', 'threefry', 'random_seed'))
 
 
 def drawn_by_seed(run: 'Run') -> dict[str, int]:

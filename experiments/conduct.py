@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from experiments import report, sweep
+from experiments import ngram_baselines, report, sweep
 from experiments.experiment import Experiment
 from experiments.launch import Launcher
 from experiments.plan import Run, check_directories
-from experiments.runs import yardsticks_file
 from experiments.tuning import Tuning
+from training.corpus import Split
 from training.data import Data, load_for
-from training.files import clear_unfinished, write_json
+from training.files import clear_unfinished
 from training.locks import REPORT_WITHIN, locked
-from training.ngrams import yardsticks
 from training.resume import check_start
 from training.run_directory import check_text, is_finished
 
@@ -66,7 +65,7 @@ def conduct(
   Raises:
     ConfigError: before anything is compiled or written, if a run cannot be.
   """
-  data, todo, failed, code = train_runs(runs, launcher, console, extend, joins)
+  data, _, failed, code = train_runs(runs, launcher, console, extend, joins)
   if code is not None:
     return code
   directory = runs[0].directory.parent.parent
@@ -74,10 +73,9 @@ def conduct(
     with locked(directory / 'lock', REPORT_WITHIN):  # the second of two commands sees all runs
       for folder in (directory, directory / 'figures'):
         clear_unfinished(folder)
-      for split in ('validation', 'test') if runs[0].tuned else ('validation',):
-        path = directory / yardsticks_file(split)
-        if todo or not path.exists():
-          write_json(path, yardsticks(data, split))
+      splits: tuple[Split, ...] = ('validation', 'test') if runs[0].tuned else ('validation',)
+      for split in splits:
+        ngram_baselines.keep(directory, split, data)
       summary, paths = report.write(experiment, directory, command, tuning)
     console.print(report.table(summary))
     for path in paths:

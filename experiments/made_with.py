@@ -5,6 +5,10 @@ from typing import Any
 
 from experiments.comparability import of_random_numbers, seeds_told
 from experiments.runs import ExperimentRuns, Run
+from training.code_version import other_code
+from training.result import is_unchecked
+
+NOT_SET = 'not set'
 
 
 def made_with(run: Run) -> dict[str, str]:
@@ -13,7 +17,7 @@ def made_with(run: Run) -> dict[str, str]:
   found = {name: str(result[name]) for name in ('device', 'layout') if result.get(name)}
   found |= {f'version of {name}': str(version) for name, version in (result.get('versions') or {}).items()}
   settings: Mapping[str, Any] = result.get('settings') or {}
-  found |= {name: str(value) for name, value in settings.items() if not of_random_numbers(name)}
+  found |= {name: _told(value) for name, value in settings.items() if not of_random_numbers(name)}
   code = result.get('code') or {}
   if code.get('digest'):
     found['code'] = code['digest'][:8] + ''.join(
@@ -25,14 +29,14 @@ def made_with(run: Run) -> dict[str, str]:
 def notes(runs: ExperimentRuns) -> list[str]:
   """A line for each thing that not all runs of a comparison were made with alike, naming which had what."""
   every = {(run.variant, run.seed): made_with(run) for run in runs.runs}
-  lines = [
+  lines = [line for line in (other_code(run.result for run in runs.runs), _unchecked(runs)) if line] + [
     f'{run.variant}, seed {run.seed}: the code changed at step '
     f'{", ".join(str(change["step"]) for change in run.result["code_changed_at"])}, so that this run mixes two models'
     for run in runs.runs
     if run.result.get('code_changed_at')
   ]
   for name in dict.fromkeys(name for found in every.values() for name in found):
-    missing = 'default' if name in _settings(runs) else 'not recorded'
+    missing = NOT_SET if name in _settings(runs) else 'not recorded'
     groups: dict[str, list[Run]] = {}
     for run in runs.runs:
       groups.setdefault(every[run.variant, run.seed].get(name, missing), []).append(run)
@@ -44,11 +48,24 @@ def notes(runs: ExperimentRuns) -> list[str]:
   return lines
 
 
+def _told(value: Any) -> str:
+  return NOT_SET if value is None else str(value)
+
+
 def _revision(run: Run) -> str:
   """The commit that a run's code was of; the digest beside it is what decides."""
   code = run.result.get('code') or {}
   modified = ', modified' if code.get('modified') else ''
   return f' (revision {code["revision"][:8]}{modified})' if code.get('revision') else ''
+
+
+def _unchecked(runs: ExperimentRuns) -> str | None:
+  unchecked = [run for run in runs.runs if is_unchecked(run.result)]
+  if not unchecked:
+    return None
+  return (
+    f'recorded by an older version, without a checksum and without the code that made it: {_named(runs, unchecked)}'
+  )
 
 
 def unlike(own: Sequence[Run], baseline: Sequence[Run]) -> list[str]:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import comparability, results, statistics, words
+from experiments import comparability, ngram_baselines, results, statistics, words
 from experiments.comparability import SEED_PATHS as SEED_PATHS
 from experiments.experiment import Experiment
 from training.config import ConfigError
-from training.files import read_json
 from training.stored_run import read_config
 
 
@@ -110,7 +109,7 @@ class ExperimentRuns:
     runs: in the order of the declared variants, then by seed.
     records: every result.json, those of other variants included.
     measure: what the runs are compared by.
-    yardsticks: values of simple models of the same split, in the measure's unit: {'unigram': 4.43, ...}.
+    yardsticks: values of n-gram models of the same text and split, in the measure's unit: {'unigram': 4.43, ...}.
     notes: what is missing or left out, a line each.
     refused: the variants that are not pooled, each with what differs.
   """
@@ -145,11 +144,6 @@ class ExperimentRuns:
     if variant in self.refused:
       return f'{name}{between}(not comparable)'
     return name if learned == len(own) else f'{name}{between}({learned}/{len(own)} learned)'
-
-
-def yardsticks_file(split: str) -> str:
-  """The file beside the runs that has what counting alone achieves on a split."""
-  return 'yardsticks.json' if split == 'validation' else f'yardsticks_{split}.json'
 
 
 def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns:
@@ -282,12 +276,14 @@ def _seeds(seeds: list[int]) -> str:
 
 
 def _yardsticks(directory: Path, runs: Sequence[Run], measure: Measure) -> dict[str, float]:
-  """Bits per byte are in yardsticks*.json; in nats a token, result.json has the unigram entropy of `validation`.
+  """N-gram models of the split that the runs are compared on; in nats a token, result.json has the unigram entropy.
 
-  None of them where the runs are not all of one text, or the file is of another.
+  There are none where the runs are not all of one text, or where the file beside them is of another.
   """
   if measure.unit == BITS.unit:
-    return read_json(directory / yardsticks_file(measure.split)) or {}
+    checksums = {run.result.get('data_checksum') for run in runs}
+    checksum = checksums.pop() if len(checksums) == 1 else None
+    return ngram_baselines.read(directory, measure.split, checksum) or {}
   if measure is not NATS:
     return {}
   entropies = {run.result['unigram_entropy'] for run in runs if run.result.get('unigram_entropy') is not None}

@@ -106,7 +106,11 @@ def test_an_experiment_from_start_to_report_and_again(tmp_path):
   assert first.stdout.rstrip().endswith(os.path.join('runs', 'block', 'report.html'))
   frame = load(place / 'runs')
   assert list(frame['variant']) == ['baseline', 'baseline', 'no_residual', 'no_residual']
-  assert json.loads((directory / 'yardsticks.json').read_text()).keys() == {'unigram', 'bigram', 'trigram'}
+  assert json.loads((directory / 'yardsticks.json').read_text())['bits_per_byte'].keys() == {
+    'unigram',
+    'bigram',
+    'trigram',
+  }
   assert list((directory / 'figures').glob('*.svg'))
   kept = content_of(directory)
   second = command(*asked, cwd=place)

@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from experiments.experiment import Experiment
+from training.code_version import code
 from training.config import Config
+from training.files import write_sealed
+from training.result import write_result
 
+CHECKSUM = 'b2c26b8719b188f5'
 YARDSTICKS = {'unigram': 4.43, 'bigram': 3.34, 'trigram': 2.63}
 BLOCK = Experiment(
   question='Which decision in the block matters?',
@@ -42,11 +46,16 @@ def write_experiment(
     statuses: by (variant, seed), where not `completed`.
     finals: exact final losses by (variant, seed), where not drawn around the level.
     changes: over the default config of every run.
-    yardsticks: content of yardsticks.json.
+    yardsticks: bits per byte in yardsticks.json.
     **options: passed to write_run.
   """
   directory.mkdir(parents=True, exist_ok=True)
-  (directory / 'yardsticks.json').write_text(json.dumps(YARDSTICKS if yardsticks is None else yardsticks))
+  kept = {
+    'data_checksum': CHECKSUM,
+    'split': 'validation',
+    'bits_per_byte': YARDSTICKS if yardsticks is None else yardsticks,
+  }
+  write_sealed(directory / 'yardsticks.json', kept)
   for variant, level in (LEVELS if levels is None else levels).items():
     for seed in experiment.seeds:
       rng = np.random.default_rng([seed, *variant.encode()])
@@ -115,9 +124,10 @@ def write_run(
     'test_loss': test if bits is None else test * math.log(2), 'seconds': 12.5,
     'tokens_per_second': tokens / 12.5, 'diverged_at': steps if status == 'diverged' else None,
     'learning_rate_tuned': tuned, 'layout': '1 device, 1 core', 'device': 'TFRT_CPU_0', 'unigram_entropy': 4.159,
-    'data_checksum': 'b2c26b8719b188f5', 'versions': {'jax': '0.10.2', 'flax': '0.12.0', 'python': '3.12.3'},
+    'data_checksum': CHECKSUM, 'versions': {'jax': '0.10.2', 'flax': '0.12.0', 'python': '3.12.3'},
+    'settings': {'jax_default_prng_impl': 'threefry2x32'}, 'code': code(),
   }  # fmt: skip
-  (directory / 'result.json').write_text(json.dumps(result))
+  write_result(directory, result)
 
 
 def _curve(step, config, final, rng):

@@ -48,4 +48,4 @@ class Trainer:
         inspect=False, points=4, tuned=run.tuned, test=final + TEST_MINUS_VALIDATION,
       )  # fmt: skip
       self.trained.append(run.label)
-    return Trained(SimpleNamespace(corpus=None), todo, [], None)
+    return Trained(SimpleNamespace(corpus=None, checksum=fake_runs.CHECKSUM), todo, [], None)

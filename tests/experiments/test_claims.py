@@ -1,6 +1,7 @@
 """What a report claims of its runs, against what they were."""
 
 import dataclasses
+import json
 
 import fake_runs
 import pytest
@@ -12,6 +13,7 @@ from experiments.experiment import Experiment
 from experiments.summary import summarise
 from experiments.tuning import Point, Tuning
 from training.config import Config
+from training.result import read_result
 
 ORDER, VALUES = 'order of the data, by seed', 'initial values of parameters of the same path and shape, by seed'
 BOTH = 'the initial values and the order of the data, which change together from seed to seed'
@@ -108,7 +110,7 @@ MADE = {
   ),
   'settings': (
     {'settings': {'jax_default_matmul_precision': 'bfloat16'}},
-    'jax_default_matmul_precision differs: default in baseline; bfloat16 in post_norm',
+    'jax_default_matmul_precision differs: not set in baseline; bfloat16 in post_norm',
     'jax_default_matmul_precision',
   ),
   'code': (
@@ -189,3 +191,16 @@ def test_a_tuning_that_does_not_hold_is_not_claimed(case, tmp_path):
   said = ' '.join(printed(summary).split())
   assert 'tuned: by a tuning that does not hold for these runs: ' in said
   assert 'each variant runs at' not in said
+
+
+def test_runs_of_other_code_than_this_checkout_are_told(directory):
+  assert not any('code' in note for note in summary_of(directory)['notes'])
+  edit(directory, 'post_norm', [1, 2], result={'code': {'digest': 'b' * 64, 'revision': None, 'modified': False}})
+  assert any(note.startswith('2 of 8 runs were made by other code than') for note in summary_of(directory)['notes'])
+
+
+def test_results_of_an_older_version_are_told(directory):
+  path = directory / 'post_norm/seed_1/result.json'
+  path.write_text(json.dumps({name: one for name, one in read_result(path.parent).items() if name != 'code'}))
+  said = 'recorded by an older version, without a checksum and without the code that made it: post_norm (seed 1)'
+  assert said in summary_of(directory)['notes']

@@ -11,6 +11,7 @@ from reported import findings, printed
 from experiments import figures, report, runs
 from experiments.experiment import Experiment
 from training.config import Config
+from training.result import read_result, write_result
 
 TWO = Experiment('?', {'baseline': {}, 'post_norm': {'model.norm_placement': 'post'}}, name='block', seeds=(0, 1, 2, 3))
 LEVELS = {'baseline': 2.9, 'post_norm': 2.8}
@@ -28,9 +29,8 @@ def edit(directory, variant, seeds, config=None, result=None):
     run = directory / variant / f'seed_{seed}'
     flat = json.loads((run / 'config.json').read_text()) | (config or {})
     (run / 'config.json').write_text(json.dumps(flat))
-    told = json.loads((run / 'result.json').read_text()) | (result or {})
-    told |= {'steps': flat['run.steps'], 'learning_rate': flat['optimizer.learning_rate']}
-    (run / 'result.json').write_text(json.dumps(told))
+    told = (read_result(run) or {}) | (result or {})
+    write_result(run, told | {'steps': flat['run.steps'], 'learning_rate': flat['optimizer.learning_rate']})
 
 
 def refused(summary, variant, *says):
@@ -140,8 +140,8 @@ def test_a_copy_under_another_seed_counts_once(directory):
 
 
 def test_a_result_of_another_run_than_its_config_is_told(directory):
-  path = directory / 'post_norm/seed_2/result.json'
-  path.write_text(json.dumps(json.loads(path.read_text()) | {'steps': 30}))
+  run = directory / 'post_norm/seed_2'
+  write_result(run, (read_result(run) or {}) | {'steps': 30})
   says = 'run.steps is 300 in the config.json of seed 2, 30 in its result.json'
   refused(findings(TWO, directory), 'post_norm', says)
 

@@ -1,0 +1,50 @@
+"""What n-gram models achieve on a split, kept beside an experiment's runs with the text and the split they are of."""
+
+from pathlib import Path
+
+from training.corpus import Split
+from training.data import Data
+from training.files import Damaged, read_json, write_sealed
+from training.ngrams import NAMES, yardsticks
+
+BITS = 'bits_per_byte'
+
+
+def path_of(directory: Path, split: str) -> Path:
+  """The file of a split in an experiment's directory."""
+  return directory / ('yardsticks.json' if split == 'validation' else f'yardsticks_{split}.json')
+
+
+def read(directory: Path, split: str, data_checksum: str | None) -> dict[str, float] | None:
+  """Bits per byte of a unigram, a bigram and a trigram model on a split of a text.
+
+  Args:
+    directory: of the experiment.
+    split: `validation` or `test`.
+    data_checksum: of the text.
+
+  Returns:
+    {'unigram': 4.43, ...}, empty where there are none, as of a synthetic task; None where they are not known: there is
+    no file, or it is damaged, or of another text or split, or of a version that did not say.
+  """
+  try:
+    kept = read_json(path_of(directory, split), sealed=lambda value: True)
+  except Damaged:
+    return None
+  if kept is None or data_checksum is None or (kept.get('data_checksum'), kept.get('split')) != (data_checksum, split):
+    return None
+  values = kept.get(BITS)
+  whole = isinstance(values, dict) and set(values) <= set(NAMES) and all(_is_entropy(one) for one in values.values())
+  return values if whole else None
+
+
+def keep(directory: Path, split: Split, data: Data) -> Path:
+  """Counts them and writes the file, unless it is there and of this text."""
+  path = path_of(directory, split)
+  if read(directory, split, data.checksum) is None:
+    write_sealed(path, {'data_checksum': data.checksum, 'split': split, BITS: yardsticks(data, split)})
+  return path
+
+
+def _is_entropy(value: object) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
