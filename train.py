@@ -19,10 +19,19 @@ import shlex
 import sys
 from pathlib import Path
 
+if __name__ == '__main__':
+  sys.path[:] = dict.fromkeys([str(Path(__file__).resolve().parent), *sys.path])  # first, also under PYTHONSAFEPATH
+
+from experiments import start_up
+
+if __name__ == '__main__':
+  start_up.prepare('train.py')  # before the imports below, of what Windows does not have and what reads the environment
+
 from experiments import signals
 
 if __name__ == '__main__':
   signals.leave_when_told()  # before the imports below, which take a second
+  start_up.check_jax('train.py')
 
 from absl import app, flags
 from rich import box

@@ -17,6 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments import start_up
+
+if __name__ == '__main__':
+  start_up.prepare('experiments.inspect_gradients')  # before the imports below
+  start_up.check_jax('experiments.inspect_gradients')
+
 from absl import flags
 from rich.console import Console
 from rich.text import Text

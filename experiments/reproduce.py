@@ -22,6 +22,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments import start_up
+
+if __name__ == '__main__':
+  start_up.prepare('experiments.reproduce')  # before the imports below
+  start_up.check_jax('experiments.reproduce')
+
 from absl import flags
 from rich import box
 from rich.console import Console

@@ -20,6 +20,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from experiments import start_up
+
+if __name__ == '__main__':
+  start_up.prepare_worker()  # before anything imports JAX
+
 from absl import app, flags, logging
 
 from experiments import orphan, processes, signals

@@ -9,12 +9,17 @@ import platformdirs
 from absl import logging
 
 from training.files import write_atomically
+from training.home import temporary_folder
 from training.memory import release_freed_memory
 
 
 def cache_directory() -> Path:
-  """The environment variable BLOCKLAB_CACHE, or else the user's own cache folder."""
-  return Path(os.environ.get('BLOCKLAB_CACHE') or platformdirs.user_cache_dir('blocklab'))
+  """The environment variable BLOCKLAB_CACHE, or else the user's own cache folder; without a home, a temporary one."""
+  named = os.environ.get('BLOCKLAB_CACHE')
+  try:
+    return Path(named or platformdirs.user_cache_dir('blocklab'))
+  except RuntimeError:  # it could not determine the home folder
+    return temporary_folder()
 
 
 def write_whole(path: Path, *parts) -> bool:

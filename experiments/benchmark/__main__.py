@@ -11,6 +11,12 @@ What is compared takes turns, so that a machine whose speed drifts slows all ali
 import os
 import sys
 
+from experiments import start_up
+
+if __name__ == '__main__':
+  start_up.prepare('experiments.benchmark')  # before the imports below
+  start_up.check_jax('experiments.benchmark')
+
 import jax
 from absl import flags
 from rich.console import Console

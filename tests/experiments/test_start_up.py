@@ -1,0 +1,179 @@
+"""A shell's variables, a user without a home, closed streams, another system: what a command makes of them at first."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import start_up
+from training import home
+from training.cache import cache_directory
+
+PROJECT = Path(start_up.__file__).parents[1]
+INSPECT = '--config.model.num_layers=1', '--config.data.task=copy', '--step=all'
+COMMANDS = [
+  [str(PROJECT / 'train.py'), '--list'],
+  ['-m', 'experiments.reproduce', '--only=nothing'],
+  ['-m', 'experiments.inspect_gradients', *INSPECT],
+]
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'told'),
+  [
+    ('JAX_ENABLE_X64', '1', 'JAX_ENABLE_X64=1 is ignored: the config sets the dtypes'),
+    ('JAX_ENABLE_X64', 'garbage', 'JAX_ENABLE_X64=garbage is ignored: the config sets the dtypes'),
+    ('JAX_NUMPY_DTYPE_PROMOTION', 'strict', 'JAX_NUMPY_DTYPE_PROMOTION=strict is ignored: the config sets the dtypes'),
+    ('JAX_DEBUG_NANS', 'True', 'JAX_DEBUG_NANS=True is ignored: a run that diverges is reported as such'),
+    ('JAX_ENABLE_X64', 'False', None),
+    ('JAX_DISABLE_JIT', '', None),
+    ('JAX_TRANSFER_GUARD', 'log', None),
+    ('JAX_NUMPY_DTYPE_PROMOTION', 'Standard', None),
+  ],
+)
+def test_what_blocklab_cannot_run_with_is_unset(name, value, told):
+  environment = {name: value, 'JAX_DEFAULT_PRNG_IMPL': 'rbg'}  # which decides numbers, and is the user's to decide
+  assert start_up.unset_harmful(environment) == ([told] if told else [])
+  assert environment == {'JAX_DEFAULT_PRNG_IMPL': 'rbg'}
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'reason'),
+  [
+    ('XLA_FLAGS', '--xla_no_such_flag=1', 'Unknown flag in XLA_FLAGS: --xla_no_such_flag=1'),
+    ('JAX_DEFAULT_MATMUL_PRECISION', 'garbage', 'Invalid value "garbage" for JAX flag jax_default_matmul_precision'),
+    ('JAX_PLATFORMS', 'cuda', 'there is no such device here, or its plugin is not installed'),
+  ],
+)
+def test_what_jax_does_not_start_with_is_one_line(name, value, reason, monkeypatch):
+  for other in os.environ:
+    if other.startswith(start_up.PROBED):
+      monkeypatch.delenv(other)
+  monkeypatch.setenv(name, value)
+  problem = start_up.jax_problem(os.environ)
+  assert problem.startswith(f'JAX does not start with {name}={value}: ')
+  assert reason in problem
+  assert '\n' not in problem
+
+
+def test_where_nothing_is_set_nobody_is_asked(monkeypatch):
+  monkeypatch.setattr('subprocess.run', None)
+  usual = {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': '', 'JAX_COMPILATION_CACHE_DIR': '/x', 'PATH': '/bin'}
+  assert start_up.jax_problem(usual) is None
+
+
+@pytest.fixture
+def nobody(tmp_path, monkeypatch):
+  """A user whom the system does not know, as of `docker run --user 12345`."""
+  for name in ('HOME', 'XDG_CACHE_HOME', 'XDG_CONFIG_HOME', 'BLOCKLAB_CACHE', 'MPLCONFIGDIR'):
+    monkeypatch.delenv(name, raising=False)
+
+  def unknown(number):
+    raise KeyError(f'getpwuid(): uid not found: {number}')
+
+  monkeypatch.setattr('pwd.getpwuid', unknown)
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+  return tmp_path / f'blocklab-{os.getuid()}'
+
+
+def test_a_user_without_a_home_has_caches_in_a_folder_of_their_own(nobody):
+  environment: dict[str, str] = {}
+  (line,) = start_up.keep_caches_somewhere(environment)
+  assert line.startswith(f'there is no home folder: what is kept between runs is in {nobody};')
+  assert environment == {'BLOCKLAB_CACHE': f'{nobody}/blocklab_cache', 'MPLCONFIGDIR': f'{nobody}/mplconfigdir'}
+  assert all(Path(folder).is_dir() for folder in environment.values())
+  assert nobody.stat().st_mode & 0o777 == 0o700
+  assert start_up.keep_caches_somewhere(environment) == []  # a worker's
+  assert cache_directory() == nobody  # of whoever imports us without a command
+
+
+@pytest.mark.parametrize('system', ['linux', 'darwin'])
+def test_a_home_that_cannot_be_written_is_told(system, nobody, monkeypatch):
+  monkeypatch.setattr('sys.platform', system)
+  monkeypatch.setenv('HOME', '/proc/nowhere')
+  monkeypatch.setattr('os.access', lambda path, mode: Path(path) == nobody.parent)
+  (line,) = start_up.keep_caches_somewhere({})
+  assert line.startswith('/proc/nowhere cannot be written: what is kept between runs is in ')
+  chosen = {'XDG_CACHE_HOME': str(nobody.parent), 'XDG_CONFIG_HOME': str(nobody.parent)}
+  if system == 'linux':
+    assert start_up.keep_caches_somewhere(chosen) == []
+  assert start_up.keep_caches_somewhere({'BLOCKLAB_CACHE': '/x', 'MPLCONFIGDIR': '/y'}) == []
+
+
+@pytest.mark.parametrize('planted', ['of another user', 'open to all', 'a link'])
+def test_a_temporary_folder_that_somebody_planted_is_not_used(planted, nobody, monkeypatch, tmp_path):
+  """Compiled programs are read from it."""
+  if planted == 'a link':
+    (tmp_path / 'elsewhere').mkdir()
+    nobody.symlink_to(tmp_path / 'elsewhere')
+  else:
+    nobody.mkdir()
+    nobody.chmod(0o777 if planted == 'open to all' else 0o700)
+  if planted == 'of another user':
+    mine = os.getuid()
+    monkeypatch.setattr('os.getuid', lambda: mine + 1)
+    nobody.rename(tmp_path / f'blocklab-{mine + 1}')
+  assert home.temporary_folder().name not in (nobody.name, f'blocklab-{os.getuid()}')
+
+
+WINDOWS = """
+import runpy, sys
+sys.platform = sys.argv[1]
+for name in ('fcntl', 'resource', 'termios', 'jax', 'absl', 'rich'):
+  sys.modules[name] = None  # as there, or in no environment of ours
+import os, signal
+del os.EX_TEMPFAIL, os.getuid, signal.SIGHUP, signal.SIGKILL, signal.pthread_sigmask
+sys.argv = sys.argv[2:]
+if sys.argv[0] == '-m':
+  del sys.argv[0]
+  runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)
+else:
+  runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+
+
+def started(command, **options):
+  return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=300, **options)
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+@pytest.mark.parametrize('system', ['win32', 'cygwin'])
+def test_another_system_is_refused_before_anything_is_imported_that_it_lacks(command, system):
+  answer = started([sys.executable, '-c', WINDOWS, system, *command])
+  name = 'train.py' if command[0] != '-m' else command[1]
+  assert answer.returncode == 2
+  assert answer.stderr == f'{name}: BlockLab runs on Linux and macOS; on Windows use WSL2\n'
+
+
+STREAMS = """
+import json, os, sys
+from experiments.start_up import open_closed_streams
+open_closed_streams()
+null = os.stat(os.devnull)
+kinds = [os.path.samestat(os.fstat(number), null) for number in range(3)]
+print('to nowhere', end=''), print('to nowhere', file=sys.stderr, end=''), sys.stdin.read(), sys.stdout.isatty()
+with open(sys.argv[1], 'x') as file:
+  json.dump([kinds, file.fileno()], file)
+"""
+
+
+@pytest.mark.parametrize('closed', [(), (0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
+def test_no_other_file_gets_the_number_of_a_closed_stream(closed, tmp_path):
+  shell = ' '.join(['exec "$@"', *(f'{number}{"<" if number == 0 else ">"}&-' for number in closed)])
+  answer = started(['bash', '-c', shell, 'bash', sys.executable, '-c', STREAMS, str(tmp_path / 'out')], input='')
+  assert answer.returncode == 0, answer.stderr
+  kinds, number = json.loads((tmp_path / 'out').read_text())
+  assert kinds == [number in closed for number in range(3)]
+  assert number > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('command', COMMANDS)
+@pytest.mark.parametrize('closed', ['>&-', '<&-', '2>&-', '<&- >&- 2>&-'])
+def test_commands_run_with_closed_streams(command, closed):
+  answer = started(['bash', '-c', f'exec "$@" {closed}', 'bash', sys.executable, *command])
+  assert answer.returncode == (0 if '--list' in command else 2)
+  assert 'Traceback' not in answer.stderr
