@@ -22,6 +22,7 @@ from experiments.tuned_rates import LEARNING_RATE, WARMUP
 from experiments.tuning import Point, Tuning
 from training.code_version import code_revision
 from training.config import Config, ConfigError
+from training.files import Damaged
 from training.locks import REPORT_WITHIN, locked
 from training.result import read_result
 
@@ -62,15 +63,15 @@ def tune(
     plan.check_label(dataclasses.replace(run, tuned=True))
   runs = plan_grid(experiment, scale, changes, workdir)
   path, settings = workdir / experiment.name / 'tuned.csv', tuned_rates.settings(experiment, scale, changes)
-  kept = _kept(path, experiment, scale, changes)
+  kept = _kept(path, experiment, scale, changes, console)
   trained = train_runs(runs, launcher, console, extend)
   if trained.code is not None or trained.failed:
     return 1 if trained.code is None else trained.code
   with locked(path.parent / 'lock', REPORT_WITHIN):
-    before, points = tuning.read(path), tuning.choose([*(kept.points if kept else ()), *read_points(runs)])
+    before, points = _intact(path), tuning.choose([*(kept.points if kept else ()), *read_points(runs)])
     if before is None or set(before.points) != set(points):
       declared = {**(kept.about['variants'] if kept else {}), **experiment.variants}
-      about = {'command': command, 'code_revision': code_revision(), **_made_with(runs)}
+      about = {'command': command, 'code_revision': code_revision(), **_made_with(runs, kept)}
       about |= {'settings': settings, 'variants': {name: dict(own) for name, own in declared.items()}}
       tuning.write(Tuning(path, about, points))
   chosen = {point.variant: words.short(point.learning_rate) for point in points if point.chosen}
@@ -126,9 +127,30 @@ def read_points(runs: Sequence[Run]) -> list[Point]:
   return points
 
 
-def _kept(path: Path, experiment: Experiment, scale: Config, changes: Changes) -> Tuning | None:
-  """What tuned.csv has of variants that are not tuned now: tuning some variants alone adds to it."""
-  before = tuning.read(path)
+def _intact(path: Path) -> Tuning | None:
+  """A tuned.csv; None if it is not there, or is to be made again."""
+  try:
+    return tuning.read(path)
+  except Damaged:
+    return None
+
+
+def _kept(path: Path, experiment: Experiment, scale: Config, changes: Changes, console: Console) -> Tuning | None:
+  """What tuned.csv has of variants that are not tuned now: tuning some variants alone adds to it.
+
+  Raises:
+    ConfigError: if these were tuned otherwise, or it is damaged and had others: all of them must be tuned again.
+  """
+  try:
+    before = tuning.read(path)
+  except Damaged as error:
+    folder = path.parent / 'tuning'
+    tuned = sorted(place.name for place in folder.iterdir()) if folder.is_dir() else []
+    lost = [name for name in tuned if name not in experiment.variants]
+    if lost:
+      raise ConfigError(f'{error.what}, and also had {", ".join(lost)}: tune all of them, without --variants') from None
+    console.print(f'{error.what}: made again from its runs', markup=False, highlight=False, soft_wrap=True)
+    return None
   others = [point for point in before.points if point.variant not in experiment.variants] if before else []
   if before is None or not others:
     return None
@@ -144,7 +166,9 @@ def _kept(path: Path, experiment: Experiment, scale: Config, changes: Changes) -
   return dataclasses.replace(before, points=tuple(others))
 
 
-def _made_with(runs: Sequence[Run]) -> dict[str, Any]:
-  """Where the runs of the grid were trained, by the first of them."""
-  first = read_result(runs[0].directory) or {}
-  return {name: first[name] for name in MADE_WITH}
+def _made_with(runs: Sequence[Run], kept: Tuning | None) -> dict[str, Any]:
+  """Where the runs of the grid were trained, by the first of them, and every code version that trained one."""
+  found = [read_result(run.directory) or {} for run in runs]
+  codes = [*((kept.about.get('code') or ()) if kept else ()), *(result.get('code') for result in found)]
+  by_digest = {code['digest']: code for code in codes if code}
+  return {name: found[0][name] for name in MADE_WITH} | {'code': list(by_digest.values())}

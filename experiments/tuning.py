@@ -6,6 +6,7 @@ it in experiments/tuned/<experiment>.csv has the experiment run at these rates w
 
 import csv
 import dataclasses
+import hashlib
 import io
 import json
 import math
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import words
+from training.code_version import DIGEST, describe
 from training.config import Config, ConfigError
-from training.files import write_atomically
+from training.files import Damaged, write_atomically
+from training.result import STATUSES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Point:
     return self.learning_rate, self.warmup_steps
 
 
+SEAL = '# sha256: '  # begins the line with the checksum of all the others
 COLUMNS = tuple(field.name for field in dataclasses.fields(Point))
 
 
@@ -100,29 +104,37 @@ def choose(points: Iterable[Point]) -> tuple[Point, ...]:
 
 def write(tuning: Tuning) -> Path:
   """Writes a tuned.csv, which `read` gives back as it was."""
+  head = ''.join(f'# {name}: {json.dumps(value)}\n' for name, value in tuning.about.items())
   text = io.StringIO()
-  for name, value in tuning.about.items():
-    text.write(f'# {name}: {json.dumps(value)}\n')
   rows = csv.DictWriter(text, COLUMNS, lineterminator='\n')
   rows.writeheader()
   rows.writerows(dataclasses.asdict(point) for point in tuning.points)
-  return write_atomically(tuning.path, text.getvalue())
+  return write_atomically(tuning.path, head, f'{SEAL}"{_checksum(head + text.getvalue())}"\n', text.getvalue())
 
 
 def read(path: Path) -> Tuning | None:
   """Reads a tuned.csv; None if there is none.
 
   Raises:
-    ConfigError: if it is damaged, does not give every variant the same grid, or another choice than its numbers do.
+    Damaged: if its checksum, the type or the range of a number is wrong, it does not give every variant the same grid,
+      or another choice than its numbers do. Older versions wrote no checksum.
+    ConfigError: if it cannot be read.
   """
   try:
-    lines = path.read_text('utf8').splitlines()
+    text = path.read_text('utf8')
   except (FileNotFoundError, NotADirectoryError):
     return None
   except PermissionError:
     raise ConfigError(f'{path} cannot be looked into: choose another --workdir') from None
-  except (OSError, UnicodeDecodeError) as error:
-    raise ConfigError(f'{path} cannot be read: {error}') from None
+  except UnicodeDecodeError as error:
+    raise _damaged(path, str(error)) from None
+  except OSError as error:
+    raise ConfigError(f'{path} cannot be read: {error.strerror}') from None
+  seals = [line for line in text.splitlines(keepends=True) if line.startswith(SEAL)]
+  text = ''.join(line for line in text.splitlines(keepends=True) if not line.startswith(SEAL))
+  if seals and seals != [f'{SEAL}"{_checksum(text)}"\n']:
+    raise _damaged(path, 'its content does not match its checksum')
+  lines = text.splitlines()
   head = [line.removeprefix('# ').partition(': ') for line in lines if line.startswith('# ')]
   try:
     about = {name: json.loads(value) for name, _, value in head}
@@ -131,8 +143,12 @@ def read(path: Path) -> Tuning | None:
     points = [_parse(row) for row in csv.DictReader(line for line in lines if not line.startswith('#'))]
   except KeyError as error:
     raise _damaged(path, f'it has no {error.args[0]}') from None
+  except RecursionError:
+    raise _damaged(path, 'nested too deeply') from None
   except (ValueError, TypeError, ConfigError, csv.Error) as error:
     raise _damaged(path, str(error)) from None
+  if not seals and 'code' in about:
+    raise _damaged(path, 'its checksum is gone')
   if not points:
     raise _damaged(path, 'it has no rows')
   grids = {variant: _grid(points, variant) for variant in {point.variant for point in points}}
@@ -164,13 +180,26 @@ def _parse(row: Mapping[str, str]) -> Point:
     unit=row['unit'],
     chosen=row['chosen'] == 'True',
   )
-  if math.isnan(point.counted_loss) or str(point.chosen) != row['chosen']:
+  final = point.final_loss
+  possible = (
+    0 < point.learning_rate < math.inf,
+    point.warmup_steps >= 0 and point.seed >= 0,
+    point.status in STATUSES and (final is None) == (point.status == 'diverged'),
+    final is None or 0 <= final < math.inf,
+    point.counted_loss >= 0,  # it may be infinite, and is not NaN
+    str(point.chosen) == row['chosen'],
+  )
+  if not all(possible):
     raise ValueError(f'a row reads {",".join(row.values())}')
   return point
 
 
-def _damaged(path: Path, what: str) -> ConfigError:
-  return ConfigError(f'{path} is damaged ({what}): make it again with --tune, or do without: delete it')
+def _checksum(text: str) -> str:
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _damaged(path: Path, what: str) -> Damaged:
+  return Damaged(f'{path} is damaged ({what})', '--tune makes it again, from its finished runs; or move it away')
 
 
 def describe_choice(tuning: Tuning, variants: Iterable[str], data_checksums: Sequence[str]) -> dict[str, Any]:
@@ -193,6 +222,10 @@ def describe_choice(tuning: Tuning, variants: Iterable[str], data_checksums: Seq
   warnings = []
   if list(data_checksums) != [tuning.about['data_checksum']]:
     warnings.append('the learning rates were chosen on another text')
+  others = [made_by for made_by in tuning.about.get('code') or () if made_by['digest'] != DIGEST]
+  if others:
+    by = ', '.join(map(describe, others))
+    warnings.append(f'the learning rates were chosen by other code than this checkout (by {by})')
   for variant in (name for name in variants if name in tuning.chosen):
     rate = tuning.chosen[variant][0]
     at_rate = [point for point in tuning.of(variant) if point.chosen]

@@ -105,6 +105,7 @@ def test_every_point_of_the_grid_is_kept(tuned):
   head = [line for line in (tuned[0] / 'block' / 'tuned.csv').read_text().splitlines() if line.startswith('#')]
   assert {line.partition(': ')[0] for line in head} == {
     '# command', '# code_revision', '# data_checksum', '# device', '# layout', '# versions', '# settings', '# variants',
+    '# code', '# sha256',
   }  # fmt: skip
 
 
@@ -172,6 +173,24 @@ def test_some_variants_now_and_the_others_later_make_one_file(tuned, patched, co
   whole = tuning.read(tmp_path / 'block/tuned.csv')
   assert set(whole.points) == set(tuning.read(tuned[0] / 'block/tuned.csv').points)
   assert list(whole.about['variants']) == ['baseline', 'relu', 'post_norm', 'no_residual']
+
+
+def test_a_damaged_file_is_made_again_from_its_runs(patched, conducted, tmp_path, capsys):
+  at, path = f'--workdir={tmp_path}', tmp_path / 'block/tuned.csv'
+  assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
+  whole = path.read_bytes()
+  patched.trained = []
+  path.write_bytes(whole.replace(b'0.001', b'0.009', 1))
+  assert run_main(BLOCK, '--variants=baseline,relu', at) == 2
+  assert (
+    'tuned.csv is damaged (its content does not match its checksum): --tune makes it again' in capsys.readouterr().err
+  )
+  assert run_main(BLOCK, '--tune', '--variants=relu', at) == 2  # the other's choice is lost, and would not come back
+  assert 'and also had baseline: tune all of them, without --variants' in capsys.readouterr().err
+  assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
+  assert 'made again from its runs' in capsys.readouterr().out
+  assert patched.trained == []
+  assert path.read_bytes().partition(b'variant,')[2] == whole.partition(b'variant,')[2]
 
 
 def test_variants_tuned_otherwise_are_not_put_into_one_file(patched, conducted, tmp_path, capsys, monkeypatch):
@@ -251,7 +270,8 @@ def test_a_report_at_a_shared_rate_is_of_the_validation_split(committed, patched
   ],
 )
 def test_a_tuning_that_cannot_serve_is_told(damage, arguments, message, committed, conducted, tmp_path, capfd):
-  text = (committed / 'block.csv').read_text()
+  lines = (committed / 'block.csv').read_text().splitlines(keepends=True)
+  text = ''.join(line for line in lines if not line.startswith(('# sha256', '# code:')))  # of an older version
   (committed / 'block.csv').write_text(text.replace(*damage) if damage[0] else text)
   assert run_main(BLOCK, *arguments, f'--workdir={tmp_path}/runs') == 2
   output, error = capfd.readouterr()

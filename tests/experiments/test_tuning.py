@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from experiments import registry, tuned_rates, tuning
 from experiments.tuning import Point, Tuning
+from training.code_version import DIGEST
 from training.config import Config, ConfigError
+from training.files import Damaged
 
 RATES, SEEDS = (1e-3, 2e-3, 4e-3), (100, 101)
 ABOUT = {
@@ -89,7 +91,8 @@ DAMAGE = {
 def test_a_damaged_file_is_told_in_one_line(case, tmp_path):
   pattern, instead, message = DAMAGE[case]
   path = tuning.write(tuning_in(tmp_path))
-  text, count = re.subn(pattern, instead, path.read_text(), count=1)
+  unsealed = ''.join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith('# sha256'))
+  text, count = re.subn(pattern, instead, unsealed, count=1)
   assert count == 1
   path.write_text(text)
   with pytest.raises(ConfigError, match=message) as error:
@@ -98,10 +101,61 @@ def test_a_damaged_file_is_told_in_one_line(case, tmp_path):
   assert '\n' not in str(error.value)
 
 
+def test_a_changed_digit_is_damage_also_where_the_choice_is_the_same(tmp_path):
+  """The loss of a point that is chosen, made lower; and every other digit of the file."""
+  whole = tuning_in(tmp_path)
+  path = tuning.write(dataclasses.replace(whole, about={**whole.about, 'code': []}))
+  text = path.read_text()
+  for place, character in enumerate(text):
+    if character.isdigit():
+      path.write_text(text[:place] + str((int(character) + 1) % 10) + text[place + 1 :])
+      with pytest.raises(Damaged, match=r'tuned\.csv is damaged \(.*\): --tune makes it again'):
+        tuning.read(path)
+  path.write_bytes(text.replace('\n', '\r\n').encode())  # as an editor may have saved it
+  assert tuning.read(path) is not None
+
+
+@pytest.mark.parametrize(
+  'row',
+  [
+    'baseline,-0.001,20,100,completed,2.5,2.5,bits per byte,False',
+    'baseline,inf,20,100,completed,2.5,2.5,bits per byte,False',
+    'baseline,0.001,-20,100,completed,2.5,2.5,bits per byte,False',
+    'baseline,0.001,20,-100,completed,2.5,2.5,bits per byte,False',
+    'baseline,0.001,20,100,done,2.5,2.5,bits per byte,False',
+    'baseline,0.001,20,100,completed,-2.5,2.5,bits per byte,False',
+    'baseline,0.001,20,100,completed,inf,2.5,bits per byte,False',
+    'baseline,0.001,20,100,completed,,2.5,bits per byte,False',
+    'baseline,0.001,20,100,diverged,2.5,2.5,bits per byte,False',
+    'baseline,0.001,20,100,completed,2.5,-2.5,bits per byte,False',
+    'baseline,0.001,20,100,completed,2.5,2.5,bits per byte,no',
+  ],
+)
+def test_a_row_that_cannot_be_is_damage(tmp_path, row):
+  path = tuning.write(tuning_in(tmp_path))
+  lines = [line for line in path.read_text().splitlines() if not line.startswith('# sha256')]
+  place = next(k for k, line in enumerate(lines) if line.startswith('baseline,0.001,20,100,'))
+  path.write_text('\n'.join([*lines[:place], row, *lines[place + 1 :], '']))
+  with pytest.raises(Damaged, match=f'a row reads {re.escape(row)}'):
+    tuning.read(path)
+
+
 def test_a_file_that_is_no_text_is_told(tmp_path):
   (tmp_path / 'tuned.csv').write_bytes(b'\x89PNG')
-  with pytest.raises(ConfigError, match='cannot be read'):
+  with pytest.raises(Damaged, match=r'tuned\.csv is damaged \(.*decode'):
     tuning.read(tmp_path / 'tuned.csv')
+  (tmp_path / 'tuned.csv').write_text('# settings: ' + '[' * 100_000)
+  with pytest.raises(Damaged, match='nested too deeply'):
+    tuning.read(tmp_path / 'tuned.csv')
+
+
+def test_rates_that_other_code_chose_are_warned_of(tmp_path):
+  whole = tuning_in(tmp_path)
+  mine, other = ({'revision': None, 'digest': digest, 'modified': False} for digest in (DIGEST, '7' * 64))
+  for codes, warns in (([mine], False), ([mine, other], True)):
+    told = tuning.describe_choice(dataclasses.replace(whole, about={**whole.about, 'code': codes}), [], ['b2c2'])
+    said = 'the learning rates were chosen by other code than this checkout (by digest 77777777)'
+    assert (said in told['warnings']) == warns
 
 
 def test_a_report_warns_of_edges_and_of_runs_that_did_not_learn(tmp_path):
