@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from model.config import ConfigError, ModelConfig, check_types
 
+BYTES_END = 'end'  # data.end_token of a text of bytes
 Task = Literal['kjv', 'files', 'copy', 'associative_recall']
 Optimizer = Literal['adamw', 'sgd', 'lion', 'muon']
 Schedule = Literal['cosine', 'linear', 'constant', 'wsd']
@@ -21,12 +22,15 @@ class DataConfig:
 
   Attributes:
     task: `kjv` (the King James text), `files` (the user's own text), or a synthetic task.
-    paths: for `files`: comma-separated paths or globs; .txt, .jsonl, and .gz of either.
-    text_field: for .jsonl: the field that holds the text.
+    paths: for `files`: comma-separated paths or globs of text, .jsonl, .ndjson or .json, packed (gzip, zip, xz, bzip2)
+      or not; see docs/your_own_text.md.
+    text_field: for JSON: the field that holds the text of a record.
     tokenizer: path of a tokenizer.json; empty: bytes.
     sequence_length: T, positions in a sequence.
     seed: of the order of the sequences (and of a synthetic task's strings); follows the run's seed.
-    end_token: the token that marks the end of a document; empty: documents are joined by a newline.
+    end_token: the token that marks the end of each document (a file, a record of JSON, a book of the Bible) but the
+      last: the name of one of the tokenizer's, or of bytes `end`, which is token 256. It stands for the newline that
+      joins documents otherwise, one byte, so that bits per byte are of the same text with it and without. Empty: none.
     mask_documents: whether attention stays within a document; then every batch has `documents_BT`.
   """
 
@@ -50,6 +54,10 @@ class DataConfig:
       raise ConfigError(f'data.paths is read only with data.task=files, not {self.task}')
     if self.synthetic and self.tokenizer:
       raise ConfigError(f'data.tokenizer does nothing with data.task={self.task}, which makes its own tokens')
+    if self.end_token and self.synthetic:
+      raise ConfigError(f'data.end_token does nothing with data.task={self.task}, which has no documents')
+    if self.end_token not in ('', BYTES_END) and not self.tokenizer:
+      raise ConfigError(f'data.end_token={self.end_token!r}: of bytes the end token is called {BYTES_END!r}')
     if self.mask_documents and not self.end_token:
       raise ConfigError('data.mask_documents=True needs data.end_token, which marks where a document ends')
 

@@ -2,15 +2,17 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from training.cache import cache_directory, write_whole
-from training.config import DataConfig
-from training.text import read_text
+from training.config import ConfigError, DataConfig
+from training.text import read_documents
 from training.tokenizer import Encoder, load_tokenizer
 
 Split = Literal['train', 'validation', 'test']
@@ -18,6 +20,7 @@ Split = Literal['train', 'validation', 'test']
 BLOCK = 16 * 1024
 BLOCKS_IN_TURN = 20
 HELD_OUT: dict[int, Split] = {10: 'validation', 20: 'test'}  # the 10th and the 20th block of every 20
+NO_ENDS = np.empty(0, int)
 FORMAT = 2  # of the cached file, and of what decides its content: a new number makes every file anew
 
 
@@ -54,13 +57,15 @@ class Corpus:
     tokens: all ids in the text's order, memory-mapped.
     segments: where in `tokens` the splits lie. No sequence may cross from one to the next.
     vocab_size: ids are below it.
-    checksum: sha256 of the text (and of the tokenizer): what decides the tokens.
+    checksum: sha256 of the text (and of the tokenizer, and of the documents' ends): what decides the tokens.
+    end_id: the token that marks the end of a document; None: there is none.
   """
 
   tokens: np.ndarray
   segments: tuple[Segment, ...]
   vocab_size: int
   checksum: str
+  end_id: int | None = None
 
   def of(self, split: Split) -> list[Segment]:
     """The segments of a split."""
@@ -78,15 +83,24 @@ def load_corpus(config: DataConfig) -> Corpus:
   Raises:
     ConfigError: if the text or the tokenizer cannot be read.
   """
-  text = read_text(config)
-  encoder = load_tokenizer(config.tokenizer) if config.tokenizer else BYTES
+  documents = read_documents(config)
+  text = b'\n'.join(documents)
+  ends = document_ends(documents) if config.end_token else NO_ENDS
+  del documents  # large
+  if config.end_token and not ends.size:
+    raise ConfigError(
+      'data.end_token: the text is one document, so that there is no end to mark: give a file or a JSON record for '
+      'each document, or leave it out'
+    )
+  encoder = load_tokenizer(config.tokenizer, config.end_token) if config.tokenizer else byte_encoder(config.end_token)
   checksum = hashlib.sha256(text).hexdigest()
-  if encoder.checksum:
-    checksum = hashlib.sha256(f'{checksum} {encoder.checksum}'.encode()).hexdigest()
+  if encoder.checksum or config.end_token:
+    marks = [config.end_token, hashlib.sha256(ends.astype('<i8')).hexdigest()] if config.end_token else []
+    checksum = hashlib.sha256(' '.join([checksum, encoder.checksum, *marks]).encode()).hexdigest()
   path = cache_directory() / 'tokens' / f'{checksum}.bin'
   corpus = read_tokens(path, checksum)
   if corpus is None:
-    corpus = encode_text(text, encoder, checksum)
+    corpus = encode_text(text, encoder, checksum, ends)
     if write_tokens(path, corpus):
       corpus = read_tokens(path, checksum) or corpus
   return corpus
@@ -111,20 +125,52 @@ def split_text(num_bytes: int) -> list[Span]:
   return spans
 
 
-def encode_text(text: bytes, encoder: Encoder, checksum: str) -> Corpus:
-  """Encodes each span of the text alone, so that no token crosses from one split to another."""
+def document_ends(documents: Sequence[bytes]) -> np.ndarray:
+  """Where in the joined text the newline lies that ends each document but the last."""
+  return np.cumsum([len(document) + 1 for document in documents])[:-1] - 1
+
+
+def encode_text(text: bytes, encoder: Encoder, checksum: str, ends: np.ndarray = NO_ENDS) -> Corpus:
+  """Encodes each span of the text alone, so that no token crosses from one split to another.
+
+  Args:
+    text: the documents, joined by newlines.
+    encoder: of its pieces.
+    checksum: of the corpus.
+    ends: the places of the newlines that become end tokens.
+  """
   dtype = np.min_scalar_type(encoder.vocab_size - 1)
   spans = split_text(len(text))
   if encoder.reads_characters:
     spans = at_characters(spans, text)
   pieces, segments, start = [], [], 0
   for span in spans:
-    ids, first_bytes = encoder.encode(text[span.start : span.stop], True)
+    ids, first_bytes = encode_span(text, span, encoder, ends)
     pieces.append(ids.astype(dtype))
     scored_bytes = max(span.stop - span.start - first_bytes, 0)
     segments.append(Segment(span.split, start, start + len(ids), scored_bytes))
     start += len(ids)
-  return Corpus(np.concatenate(pieces), tuple(segments), encoder.vocab_size, checksum)
+  return Corpus(np.concatenate(pieces), tuple(segments), encoder.vocab_size, checksum, encoder.end_id)
+
+
+def encode_span(text: bytes, span: Span, encoder: Encoder, ends: np.ndarray) -> tuple[np.ndarray, int]:
+  """The tokens of a span, each document's piece by itself, and how many bytes the first of them stands for.
+
+  Raises:
+    ConfigError: if a piece has the end token in it, which would mark an end where there is none.
+  """
+  inside = ends[np.searchsorted(ends, span.start) : np.searchsorted(ends, span.stop)].tolist()
+  parts, counts = [], []
+  for start, stop in itertools.pairwise([span.start - 1, *inside, span.stop]):
+    ids, first_bytes = encoder.encode(text[start + 1 : stop], start < span.start)
+    if encoder.end_id is not None and encoder.end_id in ids:
+      raise ConfigError('data.end_token: the text itself has this token in it: name one that no text becomes')
+    parts.append(ids)
+    counts += [first_bytes] * bool(len(ids))
+    if stop < span.stop:
+      parts.append(np.array([encoder.end_id]))
+      counts.append(1)  # the newline
+  return np.concatenate(parts), next(iter(counts), 0)
 
 
 def at_characters(spans: list[Span], text: bytes) -> list[Span]:
@@ -144,7 +190,9 @@ def encode_bytes(piece: bytes, opens_segment: bool) -> tuple[np.ndarray, int]:
   return np.frombuffer(piece, np.uint8), 1
 
 
-BYTES = Encoder(encode_bytes, vocab_size=256)
+def byte_encoder(end_token: str = '') -> Encoder:
+  """Bytes are tokens, and with an end token 256 is that."""
+  return Encoder(encode_bytes, 257, end_id=256) if end_token else Encoder(encode_bytes, 256)
 
 
 def write_tokens(path: pathlib.Path, corpus: Corpus) -> bool:
@@ -154,6 +202,7 @@ def write_tokens(path: pathlib.Path, corpus: Corpus) -> bool:
     'dtype': corpus.tokens.dtype.name,
     'vocab_size': corpus.vocab_size,
     'segments': corpus.segments,
+    'end_id': corpus.end_id,
   }
   line = json.dumps(header).encode()
   line = line.ljust(-(len(line) + 1) // 64 * -64 - 1) + b'\n'
@@ -173,6 +222,6 @@ def read_tokens(path: pathlib.Path, checksum: str) -> Corpus | None:
       return None
     tokens = content[offset:-32].view(header['dtype'])
     segments = tuple(Segment(*fields) for fields in header['segments'])
-    return Corpus(tokens, segments, header['vocab_size'], checksum)
+    return Corpus(tokens, segments, header['vocab_size'], checksum, header['end_id'])
   except (OSError, ValueError, KeyError, TypeError):
     return None

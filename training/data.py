@@ -58,7 +58,8 @@ def load(config: DataConfig, batch_size: int) -> Data:
   corpus = load_corpus(config)
 
   def cut(split: Split) -> Windows:
-    return Windows(corpus.tokens, corpus.of(split), config.sequence_length, partial=split != 'train')
+    end_id = corpus.end_id if config.mask_documents else None
+    return Windows(corpus.tokens, corpus.of(split), config.sequence_length, split != 'train', end_id)
 
   data = Data(corpus.vocab_size, corpus.checksum, cut('train'), cut('validation'), cut('test'), corpus)
   name = f'data.paths={config.paths}' if config.task == 'files' else f'data.task={config.task}'

@@ -19,7 +19,11 @@ class Source(abc.ABC):
 
   @abc.abstractmethod
   def batch(self, rows: np.ndarray) -> Batch:
-    """The sequences of these numbers: inputs_BT and targets_BT (int32), weights_BT (float32)."""
+    """The sequences of these numbers: inputs_BT and targets_BT (int32), weights_BT (float32).
+
+    Where attention stays within documents also documents_BT (int32): the document, counted from 0 in each sequence,
+    that an input belongs to. An end token belongs to the document that it ends.
+    """
 
   def __getitem__(self, row: int) -> Batch:
     """One sequence: inputs_T, targets_T, weights_T."""
@@ -38,7 +42,14 @@ class Windows(Source):
     counts: its number of targets.
   """
 
-  def __init__(self, tokens: np.ndarray, segments: Sequence[Segment], sequence_length: int, partial: bool):
+  def __init__(
+    self,
+    tokens: np.ndarray,
+    segments: Sequence[Segment],
+    sequence_length: int,
+    partial: bool,
+    end_id: int | None = None,
+  ):
     """Cuts the segments.
 
     Args:
@@ -47,6 +58,7 @@ class Windows(Source):
       sequence_length: T.
       partial: whether to keep what is left at the end of each segment, padded, its padding with weight 0.
         Evaluation does, and covers its split wholly; training does not, and all its windows are full.
+      end_id: the token that ends a document, if batches are to say which document each input belongs to.
     """
     ends = [segment.stop - (1 if partial else sequence_length) for segment in segments]
     starts = [np.arange(segment.start, end, sequence_length) for segment, end in zip(segments, ends, strict=True)]
@@ -54,7 +66,7 @@ class Windows(Source):
     self.starts = np.concatenate([*starts, np.empty(0, int)]).astype(int)
     self.counts = np.minimum(stops - 1 - self.starts, sequence_length).astype(int)
     self.sequence_length = sequence_length
-    self._tokens = tokens
+    self._tokens, self._end_id = tokens, end_id
 
   def __len__(self) -> int:
     return len(self.starts)
@@ -66,4 +78,8 @@ class Windows(Source):
     tokens = self._tokens[starts + np.minimum(offsets, counts)].astype(np.int32)
     inside = offsets <= counts
     tokens[~inside] = 0
-    return {'inputs_BT': tokens[:, :-1], 'targets_BT': tokens[:, 1:], 'weights_BT': inside[:, 1:].astype(np.float32)}
+    batch = {'inputs_BT': tokens[:, :-1], 'targets_BT': tokens[:, 1:], 'weights_BT': inside[:, 1:].astype(np.float32)}
+    if self._end_id is not None:
+      ends = batch['inputs_BT'] == self._end_id
+      batch['documents_BT'] = (np.cumsum(ends, axis=1) - ends).astype(np.int32)
+    return batch

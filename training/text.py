@@ -49,13 +49,10 @@ class TextFile(NamedTuple):
     return sum(len(document) for document in self.documents)
 
 
-def read_text(config: DataConfig) -> bytes:
-  """The text that `data.task` names, whole, in memory: its documents, joined by newlines; see `read_documents`."""
-  return b'\n'.join(read_documents(config))
-
-
 def read_documents(config: DataConfig) -> list[bytes]:
   """The documents that `data.task` names: the books of the Bible, or the files and the records in them.
+
+  Joined by newlines they are the text.
 
   Raises:
     ConfigError: if something cannot be read or is no text, naming the file and the remedy.

@@ -8,7 +8,7 @@ import pytest
 
 from training import free_memory, reading
 from training.config import ConfigError, DataConfig
-from training.text import read_text
+from training.text import read_documents
 from training.tokenizer import load_tokenizer
 
 
@@ -35,12 +35,12 @@ def test_what_is_no_file_is_refused_before_it_is_opened(tmp_path, monkeypatch, m
 def test_a_file_of_this_process_is_refused(path):
   """Also where it leads to a file on a disk: in a worker it leads elsewhere."""
   with pytest.raises(ConfigError, match=r'is another file in every process'):
-    read_text(DataConfig(task='files', paths=path))
+    b'\n'.join(read_documents(DataConfig(task='files', paths=path)))
 
 
 @pytest.mark.parametrize('path', ['/dev/zero', '/dev/null', '/dev/urandom'])
 def test_a_device_is_refused(path):
-  for read in (lambda: read_text(DataConfig(task='files', paths=path)), lambda: load_tokenizer(path)):
+  for read in lambda: b'\n'.join(read_documents(DataConfig(task='files', paths=path)), lambda: load_tokenizer(path)):
     with pytest.raises(ConfigError, match=rf'^data\.(paths|tokenizer): {path} is a device, and every process'):
       read()
 
@@ -50,7 +50,7 @@ def test_a_file_larger_than_memory_is_refused_unread(tmp_path, monkeypatch):
     file.truncate(2**42)
   monkeypatch.setattr(Path, 'read_bytes', None)  # called, it would fail
   with pytest.raises(ConfigError, match=r'a\.txt has 4096\.0 GiB of text or more, which takes 4 times as much memory'):
-    read_text(DataConfig(task='files', paths=str(tmp_path / 'a.txt')))
+    b'\n'.join(read_documents(DataConfig(task='files', paths=str(tmp_path / 'a.txt'))))
 
 
 def test_files_count_together(tmp_path, monkeypatch):
@@ -58,7 +58,7 @@ def test_files_count_together(tmp_path, monkeypatch):
     (tmp_path / name).write_text(name * 1000)
   monkeypatch.setattr('training.text.free_memory', lambda: 3000 * reading.COPIES)
   with pytest.raises(ConfigError, match=r'up to .*/d, has 0\.0 GiB of text or more'):
-    read_text(DataConfig(task='files', paths=f'{tmp_path}/*'))
+    b'\n'.join(read_documents(DataConfig(task='files', paths=f'{tmp_path}/*')))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ VERSE = 'In the beginning — εν αρχῇ — въ началѣ 😀\r\n'
 def read(tmp_path):
   def of(content: bytes, name: str = 'a.txt', **fields) -> bytes:
     (tmp_path / name).write_bytes(content)
-    return text.read_text(DataConfig(task='files', paths=str(tmp_path / name), **fields))
+    return b'\n'.join(text.read_documents(DataConfig(task='files', paths=str(tmp_path / name), **fields)))
 
   return of
 
@@ -162,4 +162,4 @@ def test_an_old_encoding_is_read_as_bytes_with_a_note_and_refused_with_a_tokeniz
 def test_a_table_of_pandas_is_none_of_the_text(read, tmp_path):
   pd.DataFrame({'text': ['one']}).to_pickle(tmp_path / 'a.pkl')
   with pytest.raises(ConfigError, match='is a pickle'):
-    text.read_text(DataConfig(task='files', paths=str(tmp_path / 'a.pkl')))
+    b'\n'.join(text.read_documents(DataConfig(task='files', paths=str(tmp_path / 'a.pkl'))))

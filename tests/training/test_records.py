@@ -5,7 +5,7 @@ import json
 import pytest
 
 from training.config import ConfigError, DataConfig
-from training.text import read_documents, read_text
+from training.text import read_documents
 
 RECORDS = [{'text': 'one\ntwo', 'body': '1'}, {'text': 'naïve', 'body': '2'}]
 
@@ -14,7 +14,7 @@ RECORDS = [{'text': 'one\ntwo', 'body': '1'}, {'text': 'naïve', 'body': '2'}]
 def read(tmp_path):
   def of(name: str, content: str, field: str = 'text') -> bytes:
     (tmp_path / name).write_text(content, encoding='utf-8')
-    return read_text(DataConfig(task='files', paths=str(tmp_path / name), text_field=field))
+    return b'\n'.join(read_documents(DataConfig(task='files', paths=str(tmp_path / name), text_field=field)))
 
   return of
 

