@@ -37,19 +37,21 @@ class Attention(nnx.Module):
       q_BTHK, k_BTHK = rotate(q_BTHK), rotate(k_BTHK)
     return q_BTHK.astype(config.dtype), k_BTHK.astype(config.dtype), v_BTHK
 
-  def __call__(self, x_BTD: jax.Array, dropout_key: jax.Array | None = None) -> jax.Array:
+  def __call__(
+    self, x_BTD: jax.Array, dropout_key: jax.Array | None = None, documents: attention_kernels.Documents = None
+  ) -> jax.Array:
     q_BTHK, k_BTHK, v_BTHK = self.queries_keys_values(x_BTD)
     causal = self.config.causal
     if dropout_key is None:
-      read_BTHK = attention_kernels.attention(q_BTHK, k_BTHK, v_BTHK, causal)
+      read_BTHK = attention_kernels.attention(q_BTHK, k_BTHK, v_BTHK, causal, documents)
     else:
       read_BTHK = attention_kernels.plain_attention(
-        q_BTHK, k_BTHK, v_BTHK, causal, dropout=self.config.dropout, key=dropout_key
+        q_BTHK, k_BTHK, v_BTHK, causal, self.config.dropout, dropout_key, documents
       )
     return self.output(read_BTHK.reshape(*x_BTD.shape[:2], -1))
 
-  def observe(self, x_BTD: jax.Array) -> dict[str, dict[str, jax.Array]]:
+  def observe(self, x_BTD: jax.Array, documents: attention_kernels.Documents = None) -> dict[str, dict[str, jax.Array]]:
     """What attention does with this input, a head at a time; see model/observation.py."""
     q_BTHK, k_BTHK, _ = self.queries_keys_values(x_BTD)
-    entropy_H, largest_H = attention_kernels.attention_statistics(q_BTHK, k_BTHK, self.config.causal)
+    entropy_H, largest_H = attention_kernels.attention_statistics(q_BTHK, k_BTHK, self.config.causal, documents)
     return {'mean': {'attention_entropy': entropy_H}, 'max': {'largest_logit': largest_H}}

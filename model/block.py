@@ -64,7 +64,12 @@ class Block(nnx.Module):
     self.config = config
 
   def __call__(
-    self, x_BTD: jax.Array, taps: jax.Array, dropout_key: jax.Array | None = None, observe: bool = False
+    self,
+    x_BTD: jax.Array,
+    taps: jax.Array,
+    dropout_key: jax.Array | None = None,
+    observe: bool = False,
+    documents_BT: jax.Array | None = None,
   ) -> tuple[jax.Array, Stats]:
     """Runs the block.
 
@@ -73,6 +78,7 @@ class Block(nnx.Module):
       taps: (2, 3) or (2, T, 3): one `fork` tap a sublayer.
       dropout_key: None for no dropout.
       observe: whether to look at more than the size of the stream.
+      documents_BT: the document of each position, to which its attention is confined; None: all are one.
 
     Returns:
       The stream after the block, and what was seen; see model/observation.py.
@@ -82,8 +88,8 @@ class Block(nnx.Module):
 
     def attention(x):
       if observe:
-        seen.append(self.attention.observe(x))
-      return self._branch_output(self.attention(x, keys[0]), self.attention_scale, keys[1])
+        seen.append(self.attention.observe(x, documents_BT))
+      return self._branch_output(self.attention(x, keys[0], documents_BT), self.attention_scale, keys[1])
 
     def feed_forward(x):
       if observe:

@@ -17,8 +17,11 @@ BLOCK = 64  # positions: the scores of a block stay in the cache, and a product 
 LONG, LONG_BLOCK = 1024, 128  # from so many positions on, fewer turns of the loops are worth more than the cache
 
 
+HIDDEN = -1e30  # the score of another document's key, whose weight is 0 once the block with the query's own key is read
+
+
 class _Mask(NamedTuple):
-  """Which keys a query sees: those up to itself, or all that are not padding."""
+  """Which keys a query sees: those up to itself, or all that are not padding; with documents, of its own alone."""
 
   causal: bool
   length: int
@@ -27,8 +30,16 @@ class _Mask(NamedTuple):
     """How many blocks of keys block i of the queries reads."""
     return i + 1 if self.causal else count
 
-  def logits(self, q_NTK, k_NSK, i, j):
-    """Those of block i of the queries and block j of the keys; -inf for what is not seen."""
+  def logits(self, q_NTK, k_CNSK, i, j, documents_CBT):
+    """Those of block i of the queries and block j of the keys; -inf, or HIDDEN, for what is not seen."""
+    logits_NTS = self._logits(q_NTK, k_CNSK[j], i, j)
+    if documents_CBT is None:
+      return logits_NTS
+    same_BTS = documents_CBT[i][:, :, None] == documents_CBT[j][:, None, :]
+    same_NTS = jnp.repeat(same_BTS, len(logits_NTS) // len(same_BTS), 0)
+    return jnp.maximum(jnp.where(same_NTS, logits_NTS, HIDDEN), HIDDEN)
+
+  def _logits(self, q_NTK, k_NSK, i, j):
     logits_NTS = _scores(q_NTK, k_NSK)
     size = k_NSK.shape[1]
     query_T1, key_S = i * size + jnp.arange(size)[:, None], j * size + jnp.arange(size)
@@ -37,7 +48,9 @@ class _Mask(NamedTuple):
     return jnp.where(key_S < self.length, logits_NTS, -jnp.inf) if self.length % size else logits_NTS
 
 
-def blocked_attention(q_BTHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, causal: bool) -> jax.Array:
+def blocked_attention(
+  q_BTHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, causal: bool, documents_BT: jax.Array | None = None
+) -> jax.Array:
   """softmax(q k^T / sqrt(K)) v in blocks; shapes and dtypes as in model/attention_kernels.py, S = T."""
   batch, length, heads, width = q_BTHK.shape
   count = -(-length // (BLOCK if length < LONG else LONG_BLOCK))
@@ -48,17 +61,21 @@ def blocked_attention(q_BTHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, c
     blocks_CBHTK = padded.reshape(batch, count, size, heads, width).transpose(1, 0, 3, 2, 4)
     return blocks_CBHTK.reshape(count, batch * heads, size, width)
 
-  read_CNTK = _attend(cut(q_BTHK / width**0.5), cut(k_BSHK), cut(v_BSHK), _Mask(causal, length))
+  documents_CBT = None
+  if documents_BT is not None:
+    padded_BT = jnp.pad(documents_BT, ((0, 0), (0, count * size - length)))
+    documents_CBT = padded_BT.reshape(batch, count, size).swapaxes(0, 1)
+  read_CNTK = _attend(cut(q_BTHK / width**0.5), cut(k_BSHK), cut(v_BSHK), documents_CBT, _Mask(causal, length))
   blocks_BCTHK = read_CNTK.reshape(count, batch, heads, size, width).transpose(1, 0, 3, 2, 4)
   return blocks_BCTHK.reshape(batch, count * size, heads, width)[:, :length]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _attend(q_CNTK, k_CNSK, v_CNSK, mask: _Mask):
-  return _forward(q_CNTK, k_CNSK, v_CNSK, mask)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _attend(q_CNTK, k_CNSK, v_CNSK, documents_CBT, mask: _Mask):
+  return _forward(q_CNTK, k_CNSK, v_CNSK, documents_CBT, mask)[0]
 
 
-def _forward(q_CNTK, k_CNSK, v_CNSK, mask: _Mask):
+def _forward(q_CNTK, k_CNSK, v_CNSK, documents_CBT, mask: _Mask):
   """What is read; of the weights it keeps the logarithm of each query's sum alone, which makes them again."""
 
   def read_block(block):
@@ -66,7 +83,7 @@ def _forward(q_CNTK, k_CNSK, v_CNSK, mask: _Mask):
 
     def add_keys(j, so_far):
       largest_NT1, total_NT1, read_NTK = so_far
-      logits_NTS = mask.logits(q_NTK, k_CNSK[j], i, j)
+      logits_NTS = mask.logits(q_NTK, k_CNSK, i, j, documents_CBT)
       new_largest_NT1 = jnp.maximum(largest_NT1, jnp.max(logits_NTS, -1, keepdims=True))
       weights_NTS = jnp.exp(logits_NTS - new_largest_NT1)
       shrunk_NT1 = jnp.exp(largest_NT1 - new_largest_NT1)
@@ -79,12 +96,12 @@ def _forward(q_CNTK, k_CNSK, v_CNSK, mask: _Mask):
     return (read_NTK / total_NT1).astype(v_CNSK.dtype), largest_NT1 + jnp.log(total_NT1)
 
   read_CNTK, log_total_CNT1 = jax.lax.map(read_block, (jnp.arange(len(q_CNTK)), q_CNTK))
-  return read_CNTK, (q_CNTK, k_CNSK, v_CNSK, read_CNTK, log_total_CNT1)
+  return read_CNTK, (q_CNTK, k_CNSK, v_CNSK, documents_CBT, read_CNTK, log_total_CNT1)
 
 
 def _backward(mask: _Mask, kept, gradient_CNTK):
   """The gradients of q, k and v, with the weights of each pair of blocks computed again."""
-  q_CNTK, k_CNSK, v_CNSK, read_CNTK, log_total_CNT1 = kept
+  q_CNTK, k_CNSK, v_CNSK, documents_CBT, read_CNTK, log_total_CNT1 = kept
 
   def add_block(so_far, block):
     i, q_NTK, read_NTK, log_total_NT1, g_NTK = block
@@ -94,7 +111,7 @@ def _backward(mask: _Mask, kept, gradient_CNTK):
 
     def add_keys(j, so_far):
       dq_NTK, dk_CNKS, dv_CNKS = so_far
-      weights_NTS = jnp.exp(mask.logits(q_NTK, k_CNSK[j], i, j) - log_total_NT1)
+      weights_NTS = jnp.exp(mask.logits(q_NTK, k_CNSK, i, j, documents_CBT) - log_total_NT1)
       dlogits_NTS = weights_NTS * (_scores(g_NTK, v_CNSK[j]) - along_NT1)
       weights_NTS, dlogits_NTS = weights_NTS.astype(g_NTK.dtype), dlogits_NTS.astype(g_NTK.dtype)
       dk_CNKS = dk_CNKS.at[j].add(_product(q_NKT, dlogits_NTS))
@@ -109,7 +126,7 @@ def _backward(mask: _Mask, kept, gradient_CNTK):
   zeros_CNKS = jnp.zeros((count, sequences, width, size))
   blocks = (jnp.arange(count), q_CNTK, read_CNTK, log_total_CNT1, gradient_CNTK)
   (dk_CNKS, dv_CNKS), dq_CNTK = jax.lax.scan(add_block, (zeros_CNKS, zeros_CNKS), blocks)
-  return dq_CNTK, *(x.swapaxes(2, 3).astype(k_CNSK.dtype) for x in (dk_CNKS, dv_CNKS))
+  return dq_CNTK, *(x.swapaxes(2, 3).astype(k_CNSK.dtype) for x in (dk_CNKS, dv_CNKS)), None
 
 
 _attend.defvjp(_forward, _backward)

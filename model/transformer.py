@@ -95,17 +95,18 @@ class Transformer(nnx.Module):
     dropout_key: jax.Array | None,
     observe: bool,
     constrain: Constrain,
+    documents_BT: jax.Array | None,
   ):
     x_BTD = self.embedding(tokens_BT)
     if self.embedding_norm is not None:
       x_BTD = self.embedding_norm(x_BTD)
-    x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key, observe, constrain)
+    x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key, observe, constrain, documents_BT)
     x_BTD, _ = fork(x_BTD, taps['output'])  # its skip gradient alone: what enters the last sublayer from above
     if self.final_norm is not None:
       x_BTD = self.final_norm(x_BTD)
     return self.head(x_BTD, self.embedding.token[...]), stats
 
-  def _run_blocks(self, x_BTD, taps_L, dropout_key, observe, constrain):
+  def _run_blocks(self, x_BTD, taps_L, dropout_key, observe, constrain, documents_BT):
     config = self.config
     definition, params_L = nnx.split(self.blocks, nnx.Param)
     keys_L = None if dropout_key is None else jax.random.split(dropout_key, config.num_layers)
@@ -113,7 +114,7 @@ class Transformer(nnx.Module):
     def run_block(x_BTD, layer):
       params, taps, key = layer
       x_BTD, params = constrain(x_BTD, params)
-      return nnx.merge(definition, params)(x_BTD, taps, key, observe)
+      return nnx.merge(definition, params)(x_BTD, taps, key, observe, documents_BT)
 
     if config.remat:
       # Inside a loop of one block a turn nothing can be shared between forward and backward; between blocks it could.
@@ -160,6 +161,7 @@ def apply(
   dropout_key: jax.Array | None = None,
   observe: bool = False,
   constrain: Constrain = unconstrained,
+  documents_BT: jax.Array | None = None,
 ) -> tuple[jax.Array, Stats]:
   """Runs the model.
 
@@ -173,6 +175,9 @@ def apply(
     constrain: is given the stream and the layer's parameters at the entry of each block, and returns both; where there
       are several devices, says where they lie. Else the compiler may split the stream over its width and gather it
       whole inside every block, and gather kernels side by side.
+    documents_BT: the number of the document that each position belongs to; attention stays within it. Positions are
+      those of the sequence still: with `rotary` and `none`, which see distances or nothing, the logits of a document
+      are those it has alone. None: all positions are of one document.
 
   Returns:
     logits_BTV in float32, and what the blocks saw, with a leading layer axis; see model/observation.py.
@@ -183,4 +188,4 @@ def apply(
   definition, _ = _definition(config)
   taps = zero_taps(config) if taps is None else taps
   key = dropout_key if config.dropout else None
-  return nnx.merge(definition, params)(tokens_BT, taps, key, observe, constrain)
+  return nnx.merge(definition, params)(tokens_BT, taps, key, observe, constrain, documents_BT)

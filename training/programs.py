@@ -47,7 +47,7 @@ def train_program(config: Config, mesh: Mesh):
   where, rows, whole = by_rule(mesh, state), by_row(mesh), replicated(mesh)
   step = make_train_step(config, _pinned(mesh))
   jitted = jax.jit(step, in_shardings=(where, rows), out_shardings=(where, whole), donate_argnums=0)
-  return jitted, state, _batch_shapes(config.run.batch_size, config.data.sequence_length)
+  return jitted, state, _batch_shapes(config, config.run.batch_size)
 
 
 def evaluation_program(config: Config, mesh: Mesh):
@@ -55,7 +55,7 @@ def evaluation_program(config: Config, mesh: Mesh):
   params = _state_shapes(config).params
   step = make_evaluation_step(config, _pinned(mesh))
   jitted = jax.jit(step, in_shardings=(by_rule(mesh, params), by_row(mesh)), out_shardings=replicated(mesh))
-  return jitted, params, _batch_shapes(evaluation_size(config, mesh.size), config.data.sequence_length)
+  return jitted, params, _batch_shapes(config, evaluation_size(config, mesh.size))
 
 
 @functools.lru_cache(maxsize=8)
@@ -106,7 +106,9 @@ def on_own_rows(mesh: Mesh, program: Callable) -> Callable:
   return run
 
 
-def _batch_shapes(batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-  shape = (batch_size, length)
+def _batch_shapes(config: Config, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+  shape = (batch_size, config.data.sequence_length)
   dtypes = {'inputs_BT': np.int32, 'targets_BT': np.int32, 'weights_BT': np.float32}
+  if config.data.mask_documents:
+    dtypes['documents_BT'] = np.int32
   return {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in dtypes.items()}

@@ -14,7 +14,8 @@ from model import Constrain, unconstrained
 from training.config import Config
 from training.optimizer import make_optimizer, make_schedule
 
-Batch = dict[str, jax.Array]  # inputs_BT and targets_BT (int32), weights_BT (float32; 0: not scored)
+# inputs_BT and targets_BT (int32), weights_BT (float32; 0: not scored), with data.mask_documents documents_BT (int32)
+Batch = dict[str, jax.Array]
 MOST_SKIPPED = 10  # updates in a row, with on_nonfinite=skip
 
 
@@ -84,7 +85,9 @@ def objective(config: Config, params, batch: Batch):
 
 def _losses(config: Config, params, batch, taps, key=None, scored=None, observe=False, constrain=unconstrained):
   """The terms of the training objective by name, means over the scored tokens; the rest as `weighted_loss`."""
-  logits_BTV, seen = model.apply(config.model, params, batch['inputs_BT'], taps, key, observe, constrain)
+  logits_BTV, seen = model.apply(
+    config.model, params, batch['inputs_BT'], taps, key, observe, constrain, batch.get('documents_BT')
+  )
   nats_BT = optax.softmax_cross_entropy_with_integer_labels(logits_BTV, batch['targets_BT'])
   own = jnp.sum(batch['weights_BT'])
 

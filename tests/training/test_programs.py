@@ -5,6 +5,7 @@ import pytest
 from model.config import ModelConfig
 from training import programs
 from training.config import Config, DataConfig, RunConfig
+from training.mesh import make_mesh
 
 CONFIG = Config(
   model=ModelConfig(vocab_size=11, num_layers=1, d_model=8, num_heads=2, d_ff=12),
@@ -69,3 +70,15 @@ def test_a_batch_of_evaluation_has_about_as_many_tokens_whatever_their_length(le
   assert rows >= 1
   assert rows == 1 or rows * length <= programs.EVALUATION_TOKENS
   assert (rows + 1) * length > programs.EVALUATION_TOKENS
+
+
+def test_a_batch_names_its_documents_where_they_are_masked():
+  masked = CONFIG.replace({
+    'data.task': 'files', 'data.paths': 'a.txt', 'data.end_token': 'end', 'data.mask_documents': True
+  })  # fmt: skip
+  for program, rows in ((programs.train_program, 4), (programs.evaluation_program, programs.evaluation_size(CONFIG))):
+    for config, documents in ((CONFIG, None), (masked, ((rows, 8), np.int32))):
+      shapes = program(config, make_mesh(config))[2]
+      assert {name: (shape.shape, shape.dtype) for name, shape in shapes.items()} == {
+        'inputs_BT': ((rows, 8), np.int32), 'targets_BT': ((rows, 8), np.int32), 'weights_BT': ((rows, 8), np.float32),
+      } | ({'documents_BT': documents} if documents else {})  # fmt: skip
