@@ -40,9 +40,11 @@ def test_a_file_of_this_process_is_refused(path):
 
 @pytest.mark.parametrize('path', ['/dev/zero', '/dev/null', '/dev/urandom'])
 def test_a_device_is_refused(path):
-  for read in lambda: b'\n'.join(read_documents(DataConfig(task='files', paths=path)), lambda: load_tokenizer(path)):
-    with pytest.raises(ConfigError, match=rf'^data\.(paths|tokenizer): {path} is a device, and every process'):
-      read()
+  message = rf'{path} is a device, and every process'
+  with pytest.raises(ConfigError, match=rf'^data\.paths: {message}'):
+    read_documents(DataConfig(task='files', paths=path))
+  with pytest.raises(ConfigError, match=rf'^data\.tokenizer: {message}'):
+    load_tokenizer(path)
 
 
 def test_a_file_larger_than_memory_is_refused_unread(tmp_path, monkeypatch):
