@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
-from experiments import launch, output, plan, processes, registry, slurm, tuned_rates
+from experiments import extend, launch, output, plan, processes, registry, slurm, tuned_rates
 from experiments.command_line import new_console, parse_flags, refuse
 from experiments.experiment import Changes, Experiment
 from training.config import ConfigError
@@ -65,7 +65,10 @@ TUNE = flags.DEFINE_bool(
 SHARED_LEARNING_RATE = flags.DEFINE_float(
   'shared_learning_rate', None, 'Run all variants at this rate, where an experiment has tuned ones.'
 )
-EXTEND = flags.DEFINE_bool('extend', False, 'Go on with runs that differ in a smaller number of steps alone.')
+EXTEND = flags.DEFINE_bool(
+  'extend', False, 'Train runs that are there to more steps, as in --extend --config.run.steps=600; each keeps its '
+  'other settings. Default: those of block; else give --experiment or --name.',
+)  # fmt: skip
 INIT_FROM = flags.DEFINE_string(
   'init_from', None, 'A run to start from the parameters of, as runs/block/baseline/seed_0; its model must be the same.'
 )
@@ -88,11 +91,14 @@ def main() -> int:
   if LIST.value:
     list_experiments(console)
     return 0
+  workdir, command = given_path(WORKDIR.value, '--workdir'), shlex.join(['python', *sys.argv])
   experiment, changes = asked_for()
   scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
   chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
-  workdir, command = given_path(WORKDIR.value, '--workdir'), shlex.join(['python', *sys.argv])
   runs, grid = plan.plan_runs(chosen, scale, changes, workdir), []
+  extends = EXTEND.value and not TUNE.value
+  if extends:
+    runs = extend.plan_extension(chosen, runs, changes, workdir, any_seed=not SEEDS.value)
   if ESTIMATE.value:
     from experiments.estimate import estimate
 
@@ -114,7 +120,12 @@ def main() -> int:
         return code
   found = tuned_rates.find(experiment.name, workdir)
   there = tuned_rates.elsewhere(found, chosen, scale, changes) if found else ''
-  if found and there:
+  if extends:
+    runs = extend.with_labels(runs, found)
+    found = found if any(run.tuned for run in runs) else None
+    if found and there:
+      console.print(f'each run keeps its learning rate, which {found.path} chose at other settings ({there})')
+  elif found and there:
     console.print(f'all at one learning rate: {found.path} was tuned otherwise ({there})')
     found = None
   elif found and tuned_rates.LEARNING_RATE not in changes:
@@ -135,10 +146,12 @@ def asked_for() -> tuple[Experiment, Changes]:
     raise ConfigError('--config.run.init_from and --init_from say different things: leave one out')
   if EXPERIMENT.value and (SWEEP.value or NAME.value):
     raise ConfigError('--sweep and --name make an experiment of their own: leave --experiment out')
+  own_settings = extend.settings(changes) if EXTEND.value else changes  # to extend `block`, steps alone are given
   if SWEEP.value:
     experiment = plan.sweep_experiment(SWEEP.value, changes, NAME.value)
-  elif not EXPERIMENT.value and (changes or NAME.value or flags.FLAGS.config):
-    experiment, changes = plan.custom_experiment(changes, NAME.value), {}
+  elif not EXPERIMENT.value and (NAME.value or flags.FLAGS.config or own_settings):
+    name = NAME.value or (extend.find_custom(changes, given_path(WORKDIR.value, '--workdir')) if EXTEND.value else '')
+    experiment, changes = plan.custom_experiment(changes, name), {}
   else:
     experiment = registry.find_experiment(EXPERIMENT.value or 'block')
   return experiment, changes | shared_rate(experiment, changes)
