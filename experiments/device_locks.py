@@ -102,7 +102,7 @@ def _open(path: Path) -> int | None:
   """A file that is there, whoever made it, or a new one: only read, since a lock needs no more."""
   for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CREAT):  # Linux lets nobody create over another user's file there
     with contextlib.suppress(OSError):
-      descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+      descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
       with contextlib.suppress(OSError):
         os.fchmod(descriptor, 0o644)  # its maker's umask may keep it from the others
       return descriptor

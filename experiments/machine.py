@@ -19,6 +19,7 @@ ACCELERATOR_PLUGINS = ('jax_cuda12_plugin', 'jax_cuda13_plugin', 'jax_rocm60_plu
 ONE_CHIP = {
   'TPU_CHIPS_PER_PROCESS_BOUNDS': '1,1,1', 'TPU_PROCESS_BOUNDS': '1,1,1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }  # fmt: skip
+PATIENCE = 300  # seconds; the first look at a pod takes minutes
 ANSWER = 'blocklab-devices'  # begins the line that counts, whatever else a site prints as Python starts
 ASK = f"""
 import jax
@@ -137,10 +138,13 @@ def ask_jax() -> Answer:
 
 @functools.cache
 def _asked(environment: frozenset[tuple[str, str]]) -> Answer:
-  answer = subprocess.run(
-    [sys.executable, '-P', '-c', ASK], capture_output=True, text=True, errors='replace', stdin=subprocess.DEVNULL,
-    env=dict(environment),
-  )  # fmt: skip
+  try:
+    answer = subprocess.run(
+      [sys.executable, '-P', '-c', ASK], capture_output=True, text=True, errors='replace', stdin=subprocess.DEVNULL,
+      env=dict(environment), timeout=PATIENCE,
+    )  # fmt: skip
+  except subprocess.TimeoutExpired:
+    raise ConfigError(f'JAX has not found its devices within {PATIENCE} s: JAX_PLATFORMS=cpu does without') from None
   said = answer.stderr.strip().splitlines() or [f'the process that asked it ended with code {answer.returncode}']
   lines = [line.split(maxsplit=3) for line in answer.stdout.splitlines() if line.startswith(ANSWER)]
   if answer.returncode or not lines:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 from rich.console import Console
 
-from experiments import machine, sweep
+from experiments import machine, placement, sweep
 from experiments.command_line import new_console
 from experiments.display import Display
 from experiments.plan import Run
@@ -216,6 +216,8 @@ class Task:
       told.append(number)
       os.kill(os.getpid(), signal.SIGTERM)
 
+    for line in placement.described(places):
+      print(line, flush=True)
     requeue = signal.signal(signal.SIGUSR2, stop)
     with sweep.claimed([run]), Display(new_console(), 1, 0) as display:
       failed, stopped = sweep.execute([run], places, display, grace=SAVE_WITHIN)

@@ -35,12 +35,27 @@ UNSET = {
   'JAX_ERROR_CHECKING_BEHAVIOR_OOB': 'token ids are checked when the text is read',
   'JAX_COMPILATION_CACHE_CHECK_CONTENTS': CACHE,
   'JAX_RAISE_PERSISTENT_CACHE_ERRORS': CACHE,
+  'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'processes on CPUs communicate through gloo',
   'JAX_TRANSFER_GUARD': TRANSFERS,
   'JAX_TRANSFER_GUARD_HOST_TO_DEVICE': TRANSFERS,
   'JAX_TRANSFER_GUARD_DEVICE_TO_HOST': TRANSFERS,
   'JAX_TRANSFER_GUARD_DEVICE_TO_DEVICE': TRANSFERS,
 }
-HARMLESS = ('', '0', 'false', 'off', 'no', 'n', 'f', 'standard', 'allow', 'ignore', 'log', 'warn')  # values of those
+HARMLESS = (
+  '',
+  'gloo',
+  '0',
+  'false',
+  'off',
+  'no',
+  'n',
+  'f',
+  'standard',
+  'allow',
+  'ignore',
+  'log',
+  'warn',
+)  # values of those
 PROBED = ('JAX_', 'XLA_', 'LIBTPU_', 'PJRT_', 'TF_XLA_')  # what JAX or XLA may refuse to start with begins with one
 TRUSTED = (
   'JAX_COMPILATION_CACHE_DIR', 'JAX_COORDINATOR_ADDRESS', 'JAX_COORDINATOR_PORT', 'XLA_PYTHON_CLIENT_MEM_FRACTION',
@@ -100,6 +115,9 @@ def unset_harmful(environment: MutableMapping[str, str]) -> list[str]:
     value = environment.pop(name, '').strip()
     if value.lower() not in HARMLESS:
       lines.append(f'{name}={value} is ignored: {why}')
+  gpus = environment.pop('JAX_CUDA_VISIBLE_DEVICES', 'all')
+  if gpus != 'all':  # each worker is given its own by the other name, and would then count from there
+    environment.setdefault('CUDA_VISIBLE_DEVICES', gpus)
   return lines
 
 

@@ -1,3 +1,4 @@
+import contextlib
 import io
 
 import made_result
@@ -5,7 +6,7 @@ import made_run
 from absl.testing import flagsaver
 from rich.console import Console
 
-from experiments import launch, plan, sweep
+from experiments import launch, machine, placement, plan, sweep
 from experiments.command_line import parse_flags
 from experiments.experiment import Experiment
 from training import run_directory
@@ -38,3 +39,38 @@ def test_a_dry_run_says_from_where_each_run_would_go_on(tmp_path):
     '2 of 3 runs would be trained',
   ]
   assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_a_launch_names_its_devices_and_starts_workers_where_no_others_are(tmp_path, monkeypatch):
+  """Two commands at once, and what the second one prints."""
+  monkeypatch.setattr('experiments.device_locks.FOLDER', tmp_path / 'devices')
+  for module in (machine, placement):
+    monkeypatch.setattr(module, 'cores', lambda: [4, 6])
+  monkeypatch.setattr(placement, 'processor', lambda: 'A CPU')
+  monkeypatch.setattr(placement, 'accelerator_here', lambda: ('', ''))
+  for name in ('JAX_NUM_CPU_DEVICES', 'XLA_FLAGS'):
+    monkeypatch.delenv(name, raising=False)
+  variants = {name: {'optimizer.learning_rate': 1e-3 * (k + 1)} for k, name in enumerate('abc')}
+  runs = plan.plan_runs(Experiment(name='trial', question='?', variants=variants, seeds=(0,)), Config(), TINY, tmp_path)
+  printed, cores = [], []
+
+  def execute(todo, places, display, processes):
+    cores.append([place.core for place in places])
+    if len(cores) == 1:
+      printed.append(launch_and_print(1, runs[2:]))
+      printed.append(launch_and_print(0, runs[1:]))
+    return sweep.Outcome([], False)
+
+  def launch_and_print(workers, todo):
+    output = io.StringIO()
+    launch.local(workers)(runs, todo, Console(file=output))
+    return output.getvalue()
+
+  monkeypatch.setattr(sweep, 'execute', execute)
+  monkeypatch.setattr(sweep, 'claimed', lambda runs: contextlib.nullcontext())
+  assert launch_and_print(1, runs[:1]) == 'training on 1 CPU core (A CPU)\n'
+  assert cores == [[4], [6], [6, 4]]
+  assert printed == [
+    'training on 1 CPU core (A CPU)\n',
+    'training on 2 CPU cores (A CPU), 2 runs at a time, shared with another command\n',
+  ]

@@ -10,6 +10,7 @@ import pytest
 from experiments import device_locks, machine, placement
 from experiments.machine import Answer, Place
 from experiments.processes import ALONE, Processes
+from training.config import ConfigError
 
 OTHER = """
 import sys
@@ -74,6 +75,15 @@ def test_within_a_command_each_worker_keeps_its_core():
   with placement.settled([Place(2, {})] * 3) as (first, _), placement.settled([Place(2, {})]) as (second, shared):
     assert {place.core for place in first}.isdisjoint(place.core for place in second)
     assert not shared
+
+
+def test_what_somebody_has_put_in_the_folder_holds_nobody_up():
+  assert cores_of(1) == ([2], False)
+  pipe = device_locks.FOLDER / 'core-2.0'
+  pipe.unlink()
+  os.mkfifo(pipe)
+  (device_locks.FOLDER / 'core-3.0').symlink_to('/dev/zero')
+  assert cores_of(2)[0][1] == 5
 
 
 @pytest.mark.parametrize('broken', ['a file', 'a link', 'no locks', 'read-only'])
@@ -199,6 +209,16 @@ def test_what_would_use_it_is_told_too(monkeypatch):
     with monkeypatch.context() as patch:
       patch.setenv(name, value)
       assert len(placement.described([Place(2, {})])) == 1
+
+
+def test_nobody_waits_for_ever_for_a_device(monkeypatch):
+  monkeypatch.undo()
+  monkeypatch.setattr(machine, 'has_plugin', lambda: True)
+  monkeypatch.setattr(machine, 'ASK', 'import time; time.sleep(60)')
+  monkeypatch.setattr(machine, 'PATIENCE', 0.1)
+  monkeypatch.setenv('BLOCKLAB_TRIAL', 'never')  # else an answer may be known
+  with pytest.raises(ConfigError, match='JAX has not found its devices within'):
+    machine.ask_jax()
 
 
 def test_a_banner_is_no_answer_of_jax(monkeypatch, tmp_path):
