@@ -33,10 +33,11 @@ from experiments.gradients import Measured, Subject, as_json, as_table, measure_
 from experiments.inspected_run import open_run, steps_asked_for
 from experiments.names import name_of
 from experiments.training_figures import over_training
+from training.code_version import code
 from training.config import ConfigError
 from training.files import write_atomically, write_json
 from training.paths import check_output, given_path
-from training.provenance import environment
+from training.provenance import environment, notes_on_run
 
 PROJECT = Path(__file__).parent.parent
 
@@ -62,6 +63,9 @@ def main(console: Console) -> int:
   subjects = _subjects(directories)
   out = given_path(OUT.value, '--out') if OUT.value else _default_folder(subjects, directories)
   check_output(out, '--out')
+  notes = [line for directory in directories for line in notes_on_run(directory)]
+  for line in notes:
+    console.print(f'note: {line}', soft_wrap=True)
   measured = []
   with console.status('') as status:
     for number, subject in enumerate(subjects, 1):
@@ -75,7 +79,9 @@ def main(console: Console) -> int:
   pictures = gradient_figures.draw_all(measured)
   for directory in directories:
     pictures += over_training(directory, _name(directory, directories))
-  for path in gradient_files.replace_files(out, functools.partial(_write, measured=measured, pictures=pictures)):
+  for path in gradient_files.replace_files(
+    out, functools.partial(_write, measured=measured, pictures=pictures, notes=notes)
+  ):
     console.print(str(path), soft_wrap=True)
   for picture in pictures:
     if picture.figure is None:
@@ -147,7 +153,9 @@ def _tables(measured: Sequence[Measured]):
   return [gradient_table.by_sublayer([one]) for one in (measured if STEP.value == 'all' else latest)]
 
 
-def _write(out: Path, measured: Sequence[Measured], pictures: Sequence[figure_style.Picture]) -> list[Path]:
+def _write(
+  out: Path, measured: Sequence[Measured], pictures: Sequence[figure_style.Picture], notes: Sequence[str]
+) -> list[Path]:
   """Writes all files to a folder, the index of them last."""
   table = as_table(measured)
   paths = [write_atomically(out / 'gradients.csv', table.to_csv(index=False, lineterminator='\n'))]
@@ -157,7 +165,8 @@ def _write(out: Path, measured: Sequence[Measured], pictures: Sequence[figure_st
     'command': shlex.join(['python', '-m', 'experiments.inspect_gradients', *sys.argv[1:]]),
     'batches': BATCHES.value,
     'units': gradient_figures.UNITS,
-    'made_with': environment(),
+    'made_with': {**environment(), 'code': code()},
+    'notes': list(notes),
     'models': [
       {
         'model': one.subject.name,

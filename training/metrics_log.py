@@ -14,9 +14,10 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
-from training.config import ConfigError
 from training.digests import Damaged
-from training.files import write_atomically
+from training.files import parse_json, write_atomically
+from training.result import LARGEST
+from training.stored_run import LOG_REMEDY
 
 Mark = Mapping[str, Any]  # the first lines of a log: {'bytes', 'sha256'}
 NOTHING: Mark = {'bytes': 0, 'sha256': hashlib.sha256().hexdigest()}
@@ -102,21 +103,43 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
   """The rows of a metrics.jsonl; a last line cut short by a kill is left out.
 
   Raises:
-    ConfigError: if a line before the last is no row.
+    Damaged: if a line before the last is no row.
   """
   rows: list[dict[str, Any]] = []
   if path.exists():
     for number, line in enumerate(path.read_text('utf8', errors='replace').splitlines(keepends=True), 1):
       if not line.endswith('\n'):
         break
-      if not _is_whole(line.encode()):
-        raise ConfigError(f'{path}, line {number} is damaged: delete {path.parent} and run again')
-      rows.append(json.loads(line))
+      try:
+        row = _parse_row(line)
+        if rows and row['step'] <= rows[-1]['step']:
+          raise ValueError(f'step {row["step"]} after {rows[-1]["step"]}')
+        rows.append(row)
+      except ValueError as error:
+        raise Damaged(f'{path}, line {number} is damaged ({error})', LOG_REMEDY) from None
   return rows
 
 
 def _is_whole(lines: bytes) -> bool:
   try:
-    return all(isinstance(json.loads(line)['step'], int) for line in lines.splitlines()) and lines[-1:] in (b'', b'\n')
-  except (ValueError, KeyError, TypeError):
+    for line in lines.splitlines():
+      _parse_row(line)
+  except ValueError:
     return False
+  return lines[-1:] in (b'', b'\n')
+
+
+def _parse_row(line: bytes | str) -> dict[str, Any]:
+  """A line of the log: `step`, and numbers, lists of numbers, or null for what was not finite; else ValueError."""
+  row = parse_json(line)
+  step = row.get('step')
+  if type(step) is not int or step < 0:
+    raise ValueError('no step')
+  for name, value in row.items():
+    if not all(map(_is_number, value if isinstance(value, list) else [value])):
+      raise ValueError(f'{name!r} is no number')
+  return row
+
+
+def _is_number(value: Any) -> bool:
+  return value is None or type(value) is float or (type(value) is int and abs(value) < LARGEST)

@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
-from training.code_version import code
+from training.code_version import DIGEST, code, describe
 from training.files import Damaged, read_json, write_sealed
 from training.host import cores
+from training.stored_run import ENVIRONMENT, made_with
 
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
 # What jax.config holds that decides bits: which random numbers, which types, which program. Its other names are of
@@ -82,7 +83,7 @@ def note_environment(directory: Path, data_checksum: str, resumed: bool) -> str 
   Returns:
     For a run that is resumed elsewhere, one line; else None. What code it is resumed with, its checkpoints know.
   """
-  path, here = directory / 'environment.json', {**environment(), 'data_checksum': data_checksum}
+  path, here = directory / ENVIRONMENT, {**environment(), 'data_checksum': data_checksum}
   try:
     before, lost = (read_json(path) if resumed else None), None
   except Damaged:
@@ -92,6 +93,19 @@ def note_environment(directory: Path, data_checksum: str, resumed: bool) -> str 
     return lost
   changed = [text for name, value in here.items() if name in before for text in _changes(name, before[name], value)]
   return f'resumed in another environment, so the last bits may differ ({", ".join(changed)})' if changed else None
+
+
+def notes_on_run(directory: Path) -> list[str]:
+  """In what this process differs from the one that trained a run, as far as its files say: code, settings of JAX."""
+  before, lines = made_with(directory), []
+  if 'code' in before and before['code']['digest'] != DIGEST:
+    lines.append(
+      f'{directory} was trained by other code ({describe(before["code"])}) than what measures it ({describe(code())})'
+    )
+  changed = _changes('settings', before['settings'], settings()) if 'settings' in before else []
+  if changed:
+    lines.append(f'{directory} was trained under other settings ({", ".join(changed)})')
+  return lines
 
 
 def _changes(name: str, before: Any, now: Any) -> list[str]:

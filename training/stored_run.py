@@ -88,12 +88,15 @@ def data_checksum(directory: Path) -> str | None:
   return begun.get('data_checksum')
 
 
-def code_of(directory: Path) -> dict[str, Any] | None:
-  """The code that a run was last trained by, see `code_version.code`; None where its files do not say."""
+def made_with(directory: Path) -> dict[str, Any]:
+  """What a run was last trained with, as its result or else its environment.json says; empty where neither does.
+
+  Of what these hold: `code`, see `code_version.code`; `settings`, `device`, `layout`, `versions`, see `provenance`.
+  """
   result = intact_result(directory)
   if result is not None:
-    return result.get('code')
+    return result
   try:
-    return (read_json(directory / ENVIRONMENT) or {}).get('code')
+    return read_json(directory / ENVIRONMENT) or {}
   except Damaged:
-    return None
+    return {}

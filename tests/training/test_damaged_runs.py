@@ -10,7 +10,7 @@ from quick_runs import CONFIG, assert_same_run, content_of, rows_of, train
 from training import run_directory
 from training.config import ConfigError
 from training.resume import check_start
-from training.stored_run import code_of, data_checksum, read_config
+from training.stored_run import data_checksum, made_with, read_config
 
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 
@@ -143,12 +143,12 @@ def test_the_text_that_a_run_was_begun_on_is_known_by_its_result(finished, tmp_p
 def test_the_code_of_a_run_is_known_by_its_result_or_its_environment(finished, tmp_path):
   run, code = tmp_path / 'seed_0', finished[1]['code']
   shutil.copytree(finished[0], run)
-  assert code_of(run) == code
+  assert made_with(run)['code'] == code
   (run / 'result.json').unlink()
-  assert code_of(run) == code
+  assert made_with(run)['code'] == code
   (run / 'environment.json').write_text('{')
-  assert code_of(run) is None
-  assert code_of(tmp_path / 'nowhere') is None
+  assert made_with(run) == {}
+  assert made_with(tmp_path / 'nowhere') == {}
 
 
 def test_a_damaged_failure_is_told_as_such(tmp_path):

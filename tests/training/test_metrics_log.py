@@ -184,3 +184,33 @@ def test_a_list_is_a_number_a_position_and_no_curve(tmp_path):
   write(tmp_path, rows)
   assert lines(tmp_path) == [{'step': 1, 'train/loss': 5.0, 'by_position': [0.123457, 2.0, None, 1e-30]}]
   assert events(tmp_path) == [(1, 'train/loss', 5.0)]
+
+
+@pytest.mark.parametrize(
+  ('line', 'message'),
+  [
+    ('{"step": 2, "train/loss": NaN}', 'NaN is no JSON'),
+    ('{"step": 2, "train/loss": 1e999}', '1e999 is too large a number'),
+    ('{"step": 2, "train/loss": 1, "train/loss": 2}', "'train/loss' is there twice"),
+    ('{"step": 2, "train/loss": "1"}', "'train/loss' is no number"),
+    ('{"step": 2, "train/loss": true}', "'train/loss' is no number"),
+    ('{"step": 2, "train/loss": {}}', "'train/loss' is no number"),
+    ('{"step": 2, "by_position": [1, [2]]}', "'by_position' is no number"),
+    ('{"step": 2, "train/loss": 1' + '0' * 400 + '}', "'train/loss' is no number"),
+    ('{"step": 2.5}', 'no step'),
+    ('{"step": true}', 'no step'),
+    ('{"step": -2}', 'no step'),
+    ('{"step": 1}', 'step 1 after 1'),
+    ('[2]', 'not a JSON object'),
+    ('[' * 100_000, 'nested too deeply'),
+    ('\0' * 40, 'Expecting value'),
+  ],
+)
+def test_a_line_that_cannot_be_is_damage(tmp_path, line, message):
+  path = tmp_path / 'metrics.jsonl'
+  path.write_text('{"step": 1}\n' + line + '\n{"step": 3}\n')
+  with pytest.raises(Damaged) as error:
+    read_metrics(path)
+  assert f'metrics.jsonl, line 2 is damaged ({message}' in str(error.value)
+  assert str(error.value).endswith('makes it again, from the last checkpoint before the change')
+  assert '\n' not in str(error.value)

@@ -7,7 +7,7 @@ import pytest
 
 from training import run_directory
 from training.config import Config, ConfigError
-from training.files import read_json, write_json
+from training.files import read_json
 from training.provenance import note_environment
 
 NOT_OF_IT = [
@@ -205,13 +205,3 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
   monkeypatch.setattr('os.access', lambda path, mode: path != tmp_path)
   with pytest.raises(ConfigError, match=f'{tmp_path} cannot be written to: choose another --workdir'):
     run_directory.check(tmp_path / 'runs' / 'block', OTHER)
-
-
-def test_a_changed_environment_is_noted(tmp_path):
-  assert note_environment(tmp_path, 'one', resumed=False) is None
-  assert note_environment(tmp_path, 'one', resumed=True) is None
-  path = tmp_path / 'environment.json'
-  write_json(path, {**(read_json(path) or {}), 'layout': '8 tpu device(s)'})
-  note = note_environment(tmp_path, 'one', resumed=True)
-  assert note is not None
-  assert 'layout: 8 tpu device(s) then, 1 cpu device(s)' in note
