@@ -57,7 +57,7 @@ def state_to_go_on_from(
   step, steps_before = int(restored.state.step), restored.about['run']['run.steps']
   changes = _code_changes(step, restored.about)
   if changes:
-    note(_by_other_code(step, restored.about.get('code')))
+    note(_by_other_code(step, restored.about.get('code'), config.run.steps))
   about = {**restored.about, 'run': run, 'code': code()}
   about['code_changed_at'] = [*restored.about.get('code_changed_at', []), *changes]
   if steps_before < config.run.steps:
@@ -72,10 +72,11 @@ def _code_changes(step: int, about: About) -> list[dict[str, Any]]:
   return [] if before == DIGEST else [{'step': step, 'digest': DIGEST, 'before': before}]
 
 
-def _by_other_code(step: int, before: Mapping[str, Any] | None) -> str:
-  """What a person is told of a run that goes on by other code than it was begun with."""
+def _by_other_code(step: int, before: Mapping[str, Any] | None, steps: int) -> str:
+  """What a person is told of a run that resumes, at a step of all its steps, by other code than it was trained by."""
   until = describe(before) if before else 'a version that did not record its code'
-  return f'the code of model/ or training/ has changed: up to step {step} by {until}; from there by {describe(code())}'
+  parts = f'up to step {step} by {until}; from there' if step < steps else f'trained by {until}; evaluated'
+  return f'the code of model/ or training/ has changed: {parts} by {describe(code())}'
 
 
 def check_start(directory: Path, config: Config, data_checksum: str) -> None:

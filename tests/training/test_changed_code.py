@@ -1,0 +1,86 @@
+"""A run whose code is edited between a stop and the next start: it is one run of two models, and says so."""
+
+import shutil
+
+import pytest
+from quick_runs import CONFIG, Stop, assert_same_run, stop_at, train
+
+from training import resume, run_directory
+from training.code_version import DIGEST, code
+from training.result import read_result
+
+pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
+OTHER, THIRD = '7' * 64, '9' * 64
+
+
+def edit(monkeypatch, digest: str) -> None:
+  """As if the process had imported other code."""
+  monkeypatch.setattr(resume, 'DIGEST', digest)
+  monkeypatch.setattr(resume, 'code', lambda: code() | {'digest': digest, 'revision': None})
+
+
+def test_a_run_records_the_code_that_trained_it(finished):
+  _, result, reports = finished
+  assert result['code'] == code()
+  assert result['code_changed_at'] == []
+  assert not [report for report in reports if 'note' in report]
+
+
+def test_a_resume_by_other_code_is_noted_and_kept_in_the_result(finished, tmp_path, monkeypatch):
+  with pytest.raises(Stop):
+    train(tmp_path, report=stop_at(15))
+  with monkeypatch.context() as patch:
+    edit(patch, OTHER)
+    reports: list[dict] = []
+
+    def report(progress):
+      reports.append(progress)
+      stop_at(30)(progress)
+
+    with pytest.raises(Stop):
+      train(tmp_path, report=report)
+    (note,) = (one['note'] for one in reports if 'note' in one)
+    assert note.startswith('the code of model/ or training/ has changed: up to step 12 by revision ')
+    assert note.endswith('; from there by digest 77777777')
+  reports = []
+  result = train(tmp_path, report=reports.append)  # by this code again: a third part
+  assert result['code'] == code()
+  assert result['code_changed_at'] == [
+    {'step': 12, 'digest': OTHER, 'before': DIGEST}, {'step': 24, 'digest': DIGEST, 'before': OTHER},
+  ]  # fmt: skip
+  assert next(one['note'] for one in reports if 'note' in one).count('up to step 24 by digest 77777777') == 1
+  assert read_result(tmp_path) == result
+
+
+def test_the_same_code_says_nothing(finished, tmp_path):
+  with pytest.raises(Stop):
+    train(tmp_path, report=stop_at(30))
+  reports: list[dict] = []
+  train(tmp_path, report=reports.append)
+  assert not [report for report in reports if 'note' in report]
+  assert_same_run(tmp_path, finished[0])
+
+
+def test_a_finished_run_is_not_trained_again_and_keeps_the_code_that_made_it(finished, tmp_path, monkeypatch):
+  run = tmp_path / 'seed_0'
+  shutil.copytree(finished[0], run)
+  edit(monkeypatch, OTHER)
+  assert run_directory.is_finished(run, CONFIG)
+  assert (read_result(run) or {})['code'] == code()
+
+
+def test_one_that_is_evaluated_again_by_other_code_says_so(finished, tmp_path, monkeypatch):
+  run, reports = tmp_path / 'seed_0', []
+  shutil.copytree(finished[0], run)
+  (run / 'result.json').write_text('{')
+  edit(monkeypatch, OTHER)
+  result = train(run, report=reports.append)
+  assert result['code']['digest'] == OTHER
+  assert result['code_changed_at'] == [{'step': 40, 'digest': OTHER, 'before': DIGEST}]
+  assert 'trained by' in reports[-1]['note']
+  assert reports[-1]['note'].endswith('; evaluated by digest 77777777')
+
+
+def test_a_run_begun_by_a_version_that_kept_no_code_says_that_it_is_not_known():
+  assert resume._code_changes(12, {}) == [{'step': 12, 'digest': DIGEST, 'before': None}]
+  assert 'up to step 12 by a version that did not record its code' in resume._by_other_code(12, None, 40)
