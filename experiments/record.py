@@ -9,7 +9,7 @@ import numpy as np
 from experiments.findings import Finding, overall
 from experiments.machine import cores
 from experiments.reproduction import Reproduction, spell
-from training.code_version import code, code_revision
+from training.code_version import DIGEST, code, code_revision, describe
 from training.config import ConfigError
 from training.files import read_json, write_json
 from training.provenance import environment, processor
@@ -36,7 +36,7 @@ def make_record(reproduction: Reproduction, scale: str, measured: Mapping[str, A
     'seeds': settings.get('seeds'),
     'seconds': round(seconds, 1),
     'code_revision': code_revision(),
-    'code': code(),
+    'made_by': [code()],
     'data_checksum': None,
     'jax_settings': made_with.pop('settings'),
     **made_with,
@@ -48,18 +48,29 @@ def read_record(path: Path, reproduction: Reproduction) -> dict[str, Any]:
   """Reads a measured.json.
 
   Raises:
-    ConfigError: if there is none, it is damaged, or it lacks a number that is expected now; saying what to run.
+    ConfigError: if there is none, it is damaged, or it lacks a number that is expected now; saying what to run. (Older
+      versions wrote no checksum.)
   """
   again = f'make it with {command(reproduction.name, "small")} --workdir={path.parents[2]}'
-  record = read_json(path)
+  record = read_json(path, again, sealed=lambda record: 'made_by' in record)
   if record is None:
     raise ConfigError(f'there is no {path}: {again}')
-  missing = [name for name in ('command', 'settings', 'seconds', 'measured') if name not in record]
+  kinds = {'command': str, 'settings': dict, 'seconds': (int, float), 'measured': dict}
+  missing = [name for name, kind in kinds.items() if not isinstance(record.get(name), kind)]
   if not missing:
     missing = [one.quantity for one in reproduction.expected if one.quantity not in record['measured']]
   if missing:
     raise ConfigError(f'{path} has no {missing[0]!r}: {again}')
   return record
+
+
+def code_note(record: Record) -> str | None:
+  """What is said of a record whose numbers other code made than this checkout's; None if none did."""
+  others = [made_by for made_by in record.get('made_by', ()) if made_by['digest'] != DIGEST]
+  if not others:
+    return None
+  by = ', '.join(map(describe, others))
+  return f'{record["reproduction"]}: made by other code than this checkout ({by}; here {describe(code())})'
 
 
 def plain(value: Any) -> Any:
@@ -110,7 +121,7 @@ def moved(reproduction: Reproduction, findings: Sequence[Finding]) -> list[str]:
   Raises:
     ConfigError: if nothing was kept for this reproduction.
   """
-  kept = read_json(expected_path(reproduction.name))
+  kept = read_json(expected_path(reproduction.name), 'it comes with the project: restore it')
   if kept is None:
     raise ConfigError(
       f'{reproduction.name}: nothing in experiments/expected to check against: '

@@ -13,6 +13,7 @@ exit code is 1 if a reproduction failed or, with --check, moved, and 2 if what w
 not an error.
 """
 
+import contextlib
 import datetime
 import itertools
 import shlex
@@ -37,7 +38,7 @@ from experiments import gallery, record, registry, trained
 from experiments.command_line import refuse, run
 from experiments.reproduction import Reproduction
 from training.config import ConfigError
-from training.files import SaveFailed, read_json, write_json
+from training.files import Damaged, SaveFailed, read_json, write_sealed
 from training.paths import check_output, given_path
 
 NAME = 'experiments.reproduce'
@@ -90,7 +91,7 @@ def main(console: Console) -> int:
       told.append(gallery.judge(reproduction, made))
       console.print(gallery.details(told[-1]))  # before it is written: a full disk does not take what was measured
       if not FROM_LOGS.value:
-        write_json(directory / 'measured.json', made)
+        write_sealed(directory / 'measured.json', made)
       shown.append(gallery.draw(reproduction, made, directory))
     except ConfigError as error:
       code = refuse(NAME, error)
@@ -105,11 +106,14 @@ def main(console: Console) -> int:
       problems.append(f'{reproduction.name} FAILED: {type(error).__name__}: {error}')
   problems += [] if ONLY.value else broken
   console.print(gallery.table(told))
-  for line in problems + left_out(chosen, every):
+  # Where runs were trained or read just now, the table of the experiment has said so.
+  by_other_code = [record.code_note(one.record) for one in told if FROM_LOGS.value or one.reproduction.measure]
+  for line in [*problems, *filter(None, by_other_code), *left_out(chosen, every)]:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
   before, outdated = kept(chosen, every, folder)
   on_page = sorted(shown + before, key=lambda one: every.index(one.reproduction))
-  page = gallery.write_page(on_page, problems + outdated, folder / 'report.html')
+  by_other_code = [record.code_note(one.record) for one in on_page]
+  page = gallery.write_page(on_page, [*problems, *outdated, *filter(None, by_other_code)], folder / 'report.html')
   console.print(str(page), highlight=False, soft_wrap=True)
   return max(code, compare(shown, console))
 
@@ -199,9 +203,11 @@ def obtain(reproduction: Reproduction, folder: Path, console: Console) -> dict[s
   """
   path = folder / reproduction.name / 'measured.json'
   if FROM_LOGS.value:
-    scale = (read_json(path) or {}).get('scale', SCALE.value)
+    scale = SCALE.value
+    with contextlib.suppress(Damaged):  # it is written anew from the runs; or else it is read below, and refused
+      scale = (read_json(path) or {}).get('scale', scale)
     if reproduction.measure is None and trained.runs_directory(reproduction, scale, folder.parent).exists():
-      write_json(path, trained.read_runs(reproduction, scale, folder.parent))
+      write_sealed(path, trained.read_runs(reproduction, scale, folder.parent))
     return record.read_record(path, reproduction)
   console.print(f'{reproduction.name}: about {reproduction.seconds:.0f} s')
   started = time.perf_counter()

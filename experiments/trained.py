@@ -75,7 +75,7 @@ def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str
     'runs': len(found.runs),
     'data_checksum': first.result.get('data_checksum'),
     'jax_settings': first.result.get('settings'),
-    'code': first.result.get('code'),
+    'made_by': list({code['digest']: code for run in found.runs if (code := run.result.get('code'))}.values()),
     'device': first.result.get('device'),
     'layout': first.result.get('layout'),
     'versions': first.result.get('versions'),

@@ -160,7 +160,7 @@ def test_a_record_cut_short_is_one_line(there, tmp_path, capsys, content, says):
   path = tmp_path / 'runs/reproduce/good/measured.json'
   if content is None:
     whole = read_json(path)
-    del whole['measured']['by_seed']
+    del whole['measured']['by_seed'], whole['made_by']  # of an older version
     content = json.dumps(whole)
   path.write_text(content)
   capsys.readouterr()
@@ -168,6 +168,34 @@ def test_a_record_cut_short_is_one_line(there, tmp_path, capsys, content, says):
   error = capsys.readouterr().err.strip()
   assert error.count('\n') == 0
   assert says in error
+
+
+def test_a_measured_number_that_changed_is_damage(there, tmp_path, capsys):
+  run(tmp_path, '--only=good')
+  path = tmp_path / 'runs/reproduce/good/measured.json'
+  path.write_text(path.read_text().replace('"count": 3', '"count": 4'))
+  capsys.readouterr()
+  assert run(tmp_path, '--only=good', '--from_logs') == 2
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1
+  assert 'measured.json is damaged (its content does not match its checksum): make it with python -m' in error
+  assert run(tmp_path, '--only=good') == 0  # which makes it again
+  assert run(tmp_path, '--only=good', '--from_logs') == 0
+
+
+def test_numbers_that_other_code_made_are_said_to_be(there, tmp_path, capsys, monkeypatch):
+  run(tmp_path, '--only=good')
+  page = tmp_path / 'runs/reproduce/report.html'
+  says = 'good: made by other code than this checkout ('
+  assert run(tmp_path, '--only=good', '--from_logs') == 0
+  assert says not in capsys.readouterr().out + page.read_text()
+  with monkeypatch.context() as patch:
+    patch.setattr(record, 'DIGEST', '7' * 64)
+    assert run(tmp_path, '--only=good', '--from_logs') == 0
+    assert capsys.readouterr().out.count(says) == 1
+    assert page.read_text().count(says) == 1
+    run(tmp_path, '--only=off')  # beside which the other stays on the page
+    assert page.read_text().count(says) == 1
 
 
 def test_nothing_to_redraw_is_one_message(there, tmp_path):
@@ -278,7 +306,7 @@ def test_a_full_disk_is_one_line_and_what_was_measured_is_told(there, tmp_path, 
   def full(*arguments, **options):
     raise OSError(errno.ENOSPC, 'No space left on device', str(tmp_path / 'runs/reproduce/good/measured.json'))
 
-  monkeypatch.setattr(reproduce, 'write_json', full)
+  monkeypatch.setattr(reproduce, 'write_sealed', full)
   assert run(tmp_path, '--only=good,off') == 1
   output = capsys.readouterr()
   assert 'Traceback' not in output.out + output.err
