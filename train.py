@@ -49,7 +49,9 @@ from training.paths import given_path
 PROJECT = Path(__file__).parent
 
 EXPERIMENT = flags.DEFINE_string('experiment', None, 'Which experiment to run; see --list. Default: block.')
-STATUS = flags.DEFINE_bool('status', False, 'Show how the runs of the same command do, from their files; run nothing.')
+STATUS = flags.DEFINE_bool(
+  'status', False, 'Show how the runs in the workdir do, from their files; with other flags, those of the same command.'
+)
 LIST = flags.DEFINE_bool('list', False, 'List the experiments and their variants, and run nothing.')
 VARIANTS = flags.DEFINE_list('variants', [], 'Run these variants of the experiment alone.')
 SEEDS = flags.DEFINE_list('seeds', [], 'Seeds of initial values and data order. Default: those of the experiment.')
@@ -92,6 +94,10 @@ def main() -> int:
     list_experiments(console)
     return 0
   workdir, command = given_path(WORKDIR.value, '--workdir'), shlex.join(['python', *sys.argv])
+  if STATUS.value and not asks_for_runs():
+    from experiments import status  # here, since what reads runs takes a second to import
+
+    return status.show_all(workdir, console)
   experiment, changes = asked_for()
   scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
   chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
@@ -137,6 +143,12 @@ def main() -> int:
   from experiments.conduct import conduct
 
   return conduct(experiment, runs, launcher, console, command, EXTEND.value, found, joins=together.index > 0)
+
+
+def asks_for_runs() -> bool:
+  """Whether a flag says which runs are meant, so that they are those of one experiment."""
+  which = (EXPERIMENT, NAME, SWEEP, VARIANTS, SEEDS, TUNE, EXTEND, SHARED_LEARNING_RATE, INIT_FROM)
+  return any(flag.present for flag in which) or bool(flags.FLAGS.config or config_changes())
 
 
 def asked_for() -> tuple[Experiment, Changes]:

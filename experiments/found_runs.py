@@ -20,15 +20,17 @@ class FoundRuns(NamedTuple):
   Attributes:
     runs: by experiment, variant and seed; those of a tuning after the others of their experiment.
     damaged: a line for each run whose config or result cannot be read.
+    waiting: the directories of runs that were submitted, or failed before they had a config.
   """
 
   runs: list[Run]
   damaged: list[str]
+  waiting: list[Path]
 
 
 def found_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
   """Finds the runs in a work directory: of one experiment alone, without its tuning, or all of them."""
-  found = FoundRuns([], [])
+  found = FoundRuns([], [], [])
   for name in sorted(_folders(workdir)) if experiment is None else [experiment]:
     places = list(_run_folders(workdir / name, name))
     if experiment is None:
@@ -37,7 +39,8 @@ def found_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
       try:
         flat = read_json(directory / 'config.json')
         if flat is None:
-          continue  # claimed, and not begun
+          found.waiting.append(directory)
+          continue
         result, seed = read_result(directory) or {}, int(directory.name.removeprefix('seed_'))
         tuned = result.get('learning_rate_tuned', False)
         found.runs.append(Run(owner, variant, seed, Config.from_flat(flat), directory, tuned))

@@ -6,7 +6,8 @@ of clusters, a run that trains elsewhere shows as stopped, and its last log line
 
 import collections
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rich import box
@@ -15,13 +16,17 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.display import Display
+from experiments.found_runs import found_runs
 from experiments.plan import Run
 from experiments.slurm import RECORD
 from training import locks, run_directory
+from training.config import ConfigError
 from training.files import read_json
 from training.metrics_log import read_metrics
 from training.stored_run import finished_result
 
+COLUMNS = ('run', 'state', 'step', 'loss', 'logged', '')
+NAME_WIDTH, NOTE_WIDTH = 30, 14  # at least, before a column is left out
 STATES = ('completed', 'diverged', 'failed_to_learn', 'running', 'failed', 'stopped', 'waiting')
 
 
@@ -72,27 +77,69 @@ def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
   """
   for run in runs:
     run_directory.check(run.directory, run.config, extend)
-  found = {run: status_of(run) for run in runs}
-  table = Table(box=box.SIMPLE_HEAD)
-  for column in ('run', 'state', 'step', 'loss', 'logged', ''):
-    table.add_column(column, no_wrap=True, justify='right' if column in ('step', 'loss', 'logged') else 'left')
-  for run, status in found.items():
-    table.add_row(
-      run.label,
-      status.state.replace('_', ' '),
-      f'{status.step}/{run.config.run.steps}',
-      '' if status.loss is None else f'{status.loss:.3f}',
-      '' if status.logged is None else _ago(time.time() - status.logged),
-      Text('' if status.state == 'failed' else status.note),
-    )
-  console.print(table)
+  return _tell({run: status_of(run) for run in runs}, console)
+
+
+def show_all(workdir: Path, console: Console) -> int:
+  """Prints the same of every run that lies in a work directory, whatever its experiment; returns the exit code."""
+  found = found_runs(workdir)
+  statuses, damaged = {}, list(found.damaged)
+  for run in found.runs:
+    try:
+      statuses[run] = status_of(run)
+    except ConfigError as error:
+      damaged.append(f'{run.directory}: {error}')
+  if statuses:
+    _tell(statuses, console)
+  else:
+    console.print(f'{workdir} holds no run that has begun', soft_wrap=True)
+  for line in (*damaged, *(f'{directory}: has not begun' for directory in found.waiting)):
+    console.print(line, soft_wrap=True)
+  return 0
+
+
+def _tell(found: Mapping[Run, Status], console: Console) -> int:
+  console.print(_table(found, console.width))
   for run, status in found.items():
     if status.state == 'failed':
       Display(console, 1, 0).failed(run, status.note, run.directory / 'log.txt')
   counts = collections.Counter(status.state for status in found.values())
   told = ', '.join(f'{counts[state]} {state.replace("_", " ")}' for state in STATES if counts[state])
-  console.print(f'{len(runs)} runs: {told}', highlight=False)
+  console.print(f'{len(found)} runs: {told}')
   return 0
+
+
+def _table(found: Mapping[Run, Status], width: int) -> Table:
+  """A row a run. Where it is too narrow for all columns some are left out: a name is folded, and nothing is cut."""
+  rows = [
+    {
+      'run': run.label,
+      'state': status.state.replace('_', ' '),
+      'step': f'{status.step}/{run.config.run.steps}',
+      'loss': '' if status.loss is None else f'{status.loss:.3f}',
+      'logged': '' if status.logged is None else _ago(time.time() - status.logged),
+      '': '' if status.state == 'failed' else status.note,
+    }
+    for run, status in found.items()
+  ]
+  columns = [name for name in COLUMNS if name in ('run', 'state', 'step') or any(row[name] for row in rows)]
+  widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+  for name in ('logged', '', 'loss'):  # what is missed least first
+    if name in columns and _needed(columns, widths) > width:
+      columns.remove(name)
+  table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+  for name in columns:
+    right, folds = name in ('step', 'loss', 'logged'), name in ('run', '')
+    table.add_column(name, no_wrap=not folds, overflow='fold', justify='right' if right else 'left')
+  for row in rows:
+    table.add_row(*(Text(row[name]) for name in columns))
+  return table
+
+
+def _needed(columns: Sequence[str], widths: Mapping[str, int]) -> int:
+  """The width of a table with these columns; a long name is folded, and so is a note."""
+  folded = {'run': min(widths['run'], NAME_WIDTH), '': min(widths.get('', 0), NOTE_WIDTH)}
+  return sum(folded.get(name, widths[name]) + 2 for name in columns)
 
 
 def _ago(seconds: float) -> str:

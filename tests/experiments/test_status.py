@@ -89,3 +89,68 @@ def test_the_flags_are_those_of_the_experiment(tmp_path, monkeypatch, capfd):
   run_directory.prepare(tmp_path / 'runs' / 'trial' / 'learning_rate=0.001' / 'seed_0', changed)
   assert run_main(*sweep) == 2
   assert 'holds another run (' in capfd.readouterr().err
+
+
+NAMES = [
+  f'norm_placement={placement}+learning_rate=0.00{k}+num_layers=12' for placement in ('pre', 'post') for k in (1, 2)
+]
+
+
+@pytest.mark.parametrize('width', [40, 60, 80, 100, 120])
+def test_nothing_is_cut_however_narrow_it_is(tmp_path, width, capfd):
+  variants = {name: {'optimizer.learning_rate': 1e-3 * (k + 1)} for k, name in enumerate(NAMES)}
+  experiment = Experiment(name='custom', question='?', variants=variants, seeds=(0, 11))
+  runs = plan.plan_runs(experiment, Config(), {}, tmp_path)
+  for run in runs[1:]:
+    run_directory.prepare(run.directory, run.config)
+    (run.directory / 'metrics.jsonl').write_text('{"step": 1, "train/loss": 5.5}\n{"step": 30, "train/loss": 2.25}\n')
+  for run in runs[4:]:
+    made_result.finish(run.directory, 'failed_to_learn')
+  (runs[0].directory).mkdir(parents=True)
+  (runs[0].directory / 'slurm.json').write_text('{"job": "1234567_6"}')
+  assert status.show(runs, Console(width=width)) == 0
+  lines = capfd.readouterr().out.splitlines()
+  assert max(map(len, lines)) <= width
+  assert '…' not in ''.join(lines)
+  states = [line for line in lines if re.search(r' (waiting|stopped|failed to learn) +\d+/300', line)]
+  assert len(states) == len(runs)
+  first = min(line.index('/300') for line in states)
+  names = ''.join(line[: first - 20].split('  ')[0].strip() for line in lines)
+  for run in runs:
+    assert run.label in names
+  if width >= 80:
+    assert sum('2.250' in line for line in lines) == len(runs) - 1
+
+
+def test_without_an_experiment_all_that_is_there_is_shown(tmp_path, monkeypatch, capfd):
+  monkeypatch.chdir(tmp_path)
+  for name in ('trial', 'other'):
+    experiment = Experiment(name=name, question='?', variants={'a': {}, 'b': {'model.num_layers': 3}}, seeds=(0, 2, 10))
+    for run in plan.plan_runs(experiment, Config(), {}, tmp_path / 'w'):
+      run_directory.prepare(run.directory, run.config)
+      made_result.finish(run.directory, 'completed')
+  point = tmp_path / 'w/block/tuning/relu/lr_0.001/seed_100'
+  run_directory.prepare(point, Config())
+  (tmp_path / 'w/trial/b/seed_2/config.json').write_text('{')
+  (tmp_path / 'w/trial/c/seed_0').mkdir(parents=True)
+  (tmp_path / 'w/trial/b/seed_0/metrics.jsonl').write_text('{\n{\n')
+  before = content_of(tmp_path)
+  assert run_main('--status', '--workdir=w') == 0
+  output = capfd.readouterr().out
+  labels = re.findall(r'^ *(\S+/seed_\d+) ', output, re.MULTILINE)
+  assert labels == [
+    'block/tuning/relu/lr_0.001/seed_100', *(f'other/{variant}/seed_{k}' for variant in 'ab' for k in (0, 2, 10)),
+    *(f'trial/a/seed_{k}' for k in (0, 2, 10)), 'trial/b/seed_10',
+  ]  # fmt: skip
+  assert '\n11 runs: 10 completed, 1 waiting\n' in output
+  assert re.search(r'^w/trial/b/seed_2: .*config.json is damaged', output, re.MULTILINE)
+  assert 'w/trial/c/seed_0: has not begun' in output
+  assert content_of(tmp_path) == before
+  assert run_main('--status', '--workdir=w', '--experiment=heads', '--seeds=0') == 0
+  assert 'waiting' in capfd.readouterr().out
+
+
+def test_an_empty_workdir_has_no_runs(tmp_path, monkeypatch, capfd):
+  monkeypatch.chdir(tmp_path)
+  assert run_main('--status') == 0
+  assert capfd.readouterr().out == 'runs holds no run that has begun\n'
