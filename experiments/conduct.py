@@ -75,7 +75,7 @@ def conduct(
         clear_unfinished(folder)
       splits: tuple[Split, ...] = ('validation', 'test') if runs[0].tuned else ('validation',)
       for split in splits:
-        ngram_baselines.keep(directory, split, data)
+        ngram_baselines.keep(directory, split, data, runs[0].config.run.final_evaluation_tokens)
       summary, paths = report.write(experiment, directory, command, tuning)
     console.print(report.table(summary))
     for path in paths:

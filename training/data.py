@@ -130,16 +130,16 @@ def train_batches(
 
 
 def evaluation_batches(
-  source: Source, batch_size: int, sequences: int | None = None, own: np.ndarray | slice = ALL
+  source: Source, batch_size: int, sequences: int | None = None, own: np.ndarray | slice = ALL, first: int = 0
 ) -> Iterator[Batch]:
   """The sequences of a split in order, or this many of them, the same ones always, evenly spread.
 
   The last batch is filled up with sequences of weight 0, so that all have one shape. Means are right when each target
-  counts by its weight. `own` is as of `train_batches`.
+  counts by its weight. `own` is as of `train_batches`; the batches before number `first` are left out.
   """
   count = len(source) if sequences is None else min(len(source), sequences)
   chosen = np.arange(count) * len(source) // max(count, 1)
-  for start in range(0, count, batch_size):
+  for start in range(first * batch_size, count, batch_size):
     rows = chosen[start : start + batch_size]
     batch = source.batch(np.resize(rows, batch_size)[own])
     batch['weights_BT'][np.arange(batch_size)[own] >= len(rows)] = 0

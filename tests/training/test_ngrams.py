@@ -54,9 +54,10 @@ def test_yardsticks_agree_with_counting_by_hand(split):
 def test_smoothed_probabilities_sum_to_one():
   counts = np.random.default_rng(0).poisson(0.3, (5, 5, 5))
   counts[2] = 0
-  table = np.full(5, 1 / 5)
-  for marginal in (counts.sum((0, 1)), counts.sum(0), counts):
-    table = ngrams.witten_bell(marginal, table)
+  tables = [ngrams.Table(marginal) for marginal in (counts.sum((0, 1)), counts.sum(0), counts)]
+  symbols = list(np.indices(counts.shape))
+  for order in (1, 2, 3):
+    table = ngrams.probabilities(tables[:order], 5, symbols[-order:])
     assert table.min() > 0
     np.testing.assert_allclose(table.sum(-1), 1)
 

@@ -1,0 +1,109 @@
+"""The part of a held-out split that a run's result is measured on: all of it, or a fixed, evenly spread subset."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from training.corpus import Segment, Split
+from training.data import Data, evaluation_batches
+from training.sources import Batch, Source, Windows
+
+COUNTED_TOGETHER = 128  # sequences
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeldOut:
+  """What is scored of a split. It depends on the data and on the number of tokens alone: not on a variant or a seed.
+
+  Attributes:
+    source: its sequences.
+    tokens: scored tokens of these.
+    of: scored tokens of the whole split.
+    bytes_per_token: bytes of text for each scored token; None for a synthetic task, which has no bytes.
+  """
+
+  source: Source
+  tokens: int
+  of: int
+  bytes_per_token: float | None
+
+  def bits_per_byte(self, nats_per_token: float) -> float | None:
+    """Converts a mean loss over the scored tokens into bits per byte; None where there are no bytes."""
+    return None if self.bytes_per_token is None else nats_per_token / math.log(2) / self.bytes_per_token
+
+
+class Subset(Source):
+  """Some sequences of another source."""
+
+  def __init__(self, source: Source, rows: np.ndarray):
+    self._source, self._rows = source, rows
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def batch(self, rows: np.ndarray) -> Batch:
+    """See `Source.batch`."""
+    return self._source.batch(self._rows[rows])
+
+
+def held_out(data: Data, split: Split, tokens: int) -> HeldOut:
+  """What is scored of `validation` or `test`, by whole segments: blocks of 16 KiB of text, or synthetic sequences.
+
+  Args:
+    data: from `training.data.load`.
+    split: which.
+    tokens: about how many to score, at least one segment; 0, or no fewer than the split has: all of them.
+  """
+  source = data.validation if split == 'validation' else data.test
+  if data.corpus is None:
+    of = count_scored(source)
+    rows = evenly_spread(len(source), of, tokens)
+    chosen = source if len(rows) == len(source) else Subset(source, rows)
+    return HeldOut(chosen, of if chosen is source else count_scored(chosen), of, None)
+  whole = data.corpus.of(split)
+  segments = chosen_segments(whole, tokens)
+  scored = sum(segment.scored_tokens for segment in segments)
+  per_token = sum(segment.scored_bytes for segment in segments) / scored
+  if len(segments) == len(whole):
+    return HeldOut(source, scored, scored, per_token)
+  of = sum(segment.scored_tokens for segment in whole)
+  return HeldOut(Subset(source, _windows_of(source, segments)), scored, of, per_token)
+
+
+def chosen_segments(segments: Sequence[Segment], tokens: int) -> list[Segment]:
+  """The segments of a split that are scored; see `held_out`. What counts n-grams scores the same ones."""
+  scored = [segment for segment in segments if segment.scored_tokens]
+  rows = evenly_spread(len(scored), sum(segment.scored_tokens for segment in scored), tokens)
+  return list(segments) if len(rows) == len(scored) else [scored[row] for row in rows]
+
+
+def evaluated_as_asked(result: Mapping[str, Any], tokens: int) -> bool:
+  """Whether a result.json was measured on the part of the splits that run.final_evaluation_tokens=`tokens` asks for.
+
+  A run that diverged has no loss to measure; one from before there was a bound was measured on the whole splits.
+  """
+  if result.get('val_tokens') is None or result['final_evaluation_tokens'] == tokens:
+    return True
+  parts = [(result[f'{split}_tokens'], result[f'{split}_tokens_of']) for split in ('val', 'test')]
+  return all(scored == of and (tokens == 0 or tokens >= of) for scored, of in parts)
+
+
+def evenly_spread(count: int, scored: int, tokens: int) -> np.ndarray:
+  """Which of `count` pieces, with `scored` tokens in all, make about so many tokens; 0: all."""
+  chosen = count if tokens == 0 or tokens >= scored else max(1, count * tokens // scored)
+  return np.arange(chosen) * count // max(chosen, 1)
+
+
+def count_scored(source: Source) -> int:
+  """The scored tokens of all sequences of a source."""
+  return sum(int((batch['weights_BT'] > 0).sum()) for batch in evaluation_batches(source, COUNTED_TOGETHER))
+
+
+def _windows_of(source: Source, segments: Sequence[Segment]) -> np.ndarray:
+  """The windows that lie in these segments, in order."""
+  assert isinstance(source, Windows)
+  bounds = np.searchsorted(source.starts, [(segment.start, segment.stop) for segment in segments])
+  return np.concatenate([np.arange(first, last) for first, last in bounds])
