@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import functools
-import math
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -136,6 +135,8 @@ class RunConfig:
     log_every: steps between logged training metrics; 0: 30 times in a run.
     evaluations: how often the validation curve is measured, at equal intervals.
     evaluation_batches: batches of batch_size, evenly spread over the validation split, in the curve.
+    final_evaluation_tokens: about how many tokens of each held-out split the result is measured on, by whole blocks of
+      16 KiB of text, evenly spread, the same for every variant and seed; 0: all. A split of fewer is scored whole.
     checkpoint_every: steps between checkpoints; 0: 4 times in a run. The last step always has one.
     keep_checkpoints: how many are kept.
   """
@@ -148,6 +149,7 @@ class RunConfig:
   log_every: int = 0
   evaluations: int = 20
   evaluation_batches: int = 32
+  final_evaluation_tokens: int = 524_288
   checkpoint_every: int = 0
   keep_checkpoints: int = 2
 
@@ -155,7 +157,7 @@ class RunConfig:
     check_types(self, 'run')
     check_at_least(
       self, 'run', steps=1, batch_size=1, init_seed=0, log_every=0, evaluations=1, evaluation_batches=1,
-      checkpoint_every=0, keep_checkpoints=1,
+      final_evaluation_tokens=0, checkpoint_every=0, keep_checkpoints=1,
     )  # fmt: skip
     if self.init_seed >= 2**32:
       raise ConfigError(f'run.init_seed={self.init_seed}: must be below {2**32}')
@@ -168,12 +170,16 @@ class RunConfig:
   @property
   def checkpoint_interval(self) -> int:
     """Steps between checkpoints."""
-    return self.checkpoint_every or max(1, math.ceil(self.steps / 4))
+    return self.checkpoint_every or _ceil(self.steps, 4)
 
-  def evaluation_steps(self) -> list[int]:
-    """The steps after which the validation curve is measured: equal intervals, the last step included."""
+  def is_evaluated(self, step: int) -> bool:
+    """Whether the validation curve is measured after this step: at equal intervals, the last step included."""
     count = min(self.evaluations, self.steps)
-    return [math.ceil(self.steps * k / count) for k in range(1, count + 1)]
+    return 0 < step <= self.steps and _ceil(self.steps * (step * count // self.steps), count) == step
+
+  def is_saved(self, step: int) -> bool:
+    """Whether a checkpoint of this step is saved, as of the last one it is always."""
+    return 0 < step < self.steps and step % self.checkpoint_interval == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,6 +299,11 @@ class Config:
     """A Config with the fields in `changes` (by path) set anew."""
     check_names(changes, known_paths(), 'config key')
     return Config.from_flat({**self.to_flat(), **changes})
+
+
+def _ceil(numerator: int, denominator: int) -> int:
+  """The quotient, rounded up; exact for integers of any size."""
+  return -(-numerator // denominator)
 
 
 def sections() -> dict[str, Any]:

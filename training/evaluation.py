@@ -3,14 +3,12 @@
 import math
 from typing import Any
 
-import jax
-import numpy as np
-
 from training.config import Config
-from training.data import Data, evaluation_batches
-from training.mesh import own_rows
+from training.data import Data
+from training.held_out import held_out
 from training.ngrams import unigram_entropy
-from training.programs import Programs, evaluation_size
+from training.programs import Programs
+from training.scoring import Scoring
 from training.sources import Source
 from training.step import State, has_diverged
 
@@ -19,27 +17,34 @@ FAILED_TO_LEARN = 0.99  # of the unigram entropy: a loss above it has made no us
 
 def evaluate(config: Config, programs: Programs, params, source: Source, sequences: int | None = None) -> float:
   """Mean loss in nats over the scored tokens of a split, or of `sequences` of it, evenly spread."""
-  size = evaluation_size(config, programs.mesh.size)
-  batches = evaluation_batches(source, size, sequences, own_rows(programs.mesh, size))
-  sums = jax.device_get([programs.evaluation_step(params, batch) for batch in batches])
-  return float(np.sum([nats for nats, _ in sums], dtype=float) / np.sum([scored for _, scored in sums], dtype=float))
+  return Scoring(config, programs, params).mean_loss('split', source, sequences)
 
 
-def validate(config: Config, programs: Programs, params, data: Data) -> dict[str, float]:
-  """A point of the validation curve, on its fixed subset: `validation/loss`, and bits a byte where there are bytes."""
+def validate(config: Config, data: Data, scoring: Scoring) -> dict[str, float]:
+  """A point of the validation curve, on its fixed subset: `validation/loss`, and bits a byte where there are bytes.
+
+  Raises:
+    Stopped: if told to; see training/scoring.py.
+  """
   sequences = config.run.evaluation_batches * config.run.batch_size
-  loss = evaluate(config, programs, params, data.validation, sequences)
+  loss = scoring.mean_loss('validation curve', data.validation, sequences)
   bits = data.bits_per_byte(loss, 'validation')
   return {'validation/loss': loss} | ({} if bits is None else {'validation/bits_per_byte': bits})
 
 
-def result_of(config: Config, programs: Programs, state: State, data: Data) -> dict[str, Any]:
-  """What a run that has ended has come to; both held-out splits are scored whole, unless it diverged."""
+def result_of(config: Config, state: State, data: Data, scoring: Scoring) -> dict[str, Any]:
+  """The result of a run that has ended: its losses on the held-out splits, or on a subset of each; see held_out.py.
+
+  Raises:
+    Stopped: if told to; see training/scoring.py.
+  """
   steps, nonfinite = int(state.step), int(state.nonfinite_in_a_row)
   diverged_at = steps - nonfinite + 1 if has_diverged(config, nonfinite) else None
-  entropy = unigram_entropy(data.validation)
+  validation, test = (held_out(data, split, config.run.final_evaluation_tokens) for split in ('validation', 'test'))
+  entropy = unigram_entropy(validation.source)
   val_loss, test_loss = (
-    None if diverged_at else evaluate(config, programs, state.params, split) for split in (data.validation, data.test)
+    None if diverged_at else scoring.mean_loss(split, part.source)
+    for split, part in (('validation', validation), ('test', test))
   )
   if val_loss is not None and test_loss is not None and not math.isfinite(val_loss + test_loss):
     val_loss, test_loss, diverged_at = None, None, steps  # the last update went too far, and no step came to see it
@@ -55,10 +60,15 @@ def result_of(config: Config, programs: Programs, state: State, data: Data) -> d
     'flops_per_token': config.model.flops_per_token(config.data.sequence_length),
     'learning_rate': config.optimizer.learning_rate,
     'val_loss': val_loss,
-    'val_bits_per_byte': None if val_loss is None else data.bits_per_byte(val_loss, 'validation'),
+    'val_bits_per_byte': None if val_loss is None else validation.bits_per_byte(val_loss),
     'test_loss': test_loss,
-    'test_bits_per_byte': None if test_loss is None else data.bits_per_byte(test_loss, 'test'),
+    'test_bits_per_byte': None if test_loss is None else test.bits_per_byte(test_loss),
     'diverged_at': diverged_at,
     'unigram_entropy': entropy,
+    'final_evaluation_tokens': config.run.final_evaluation_tokens,
+    'val_tokens': None if val_loss is None else validation.tokens,
+    'val_tokens_of': validation.of,
+    'test_tokens': None if test_loss is None else test.tokens,
+    'test_tokens_of': test.of,
     'data_checksum': data.checksum,
   }

@@ -1,9 +1,11 @@
 """One run, from its config to its result: load, compile, train, evaluate, save."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,17 +19,15 @@ from training.evaluation import result_of, validate
 from training.files import checksum_of
 from training.mesh import own_rows
 from training.metrics import named_metrics
-from training.metrics_log import Mark, MetricsLog
+from training.metrics_log import Mark, MetricsLog, as_row
 from training.programs import Programs, programs_for
 from training.provenance import environment, note_environment
 from training.result import write_result
+from training.scoring import Scoring, Stopped
 from training.step import State, has_diverged, is_logged
 
 Report = Callable[[dict[str, Any]], None]
-
-
-class Stopped(Exception):  # noqa: N818 - nothing is wrong
-  """The run was told to stop, and has saved what it did; calling `train` again goes on from there."""
+UNLOGGED = 'unlogged'  # of a checkpoint: the row of its step that is not in the log yet
 
 
 def train(
@@ -45,9 +45,9 @@ def train(
     config: all that decides the run.
     directory: where its files are; made if it is not there.
     labels: what is said of the run, as {'experiment', 'variant', 'seed', 'learning_rate_tuned'}; opens result.json.
-    report: is told of progress at logged steps, as {'step', 'steps', 'loss', 'tokens_per_second'}, and of what a
-      person should know, as {'note'}.
-    stop: is asked after every step whether to stop there.
+    report: is told of progress at logged steps, as {'step', 'steps', 'loss', 'tokens_per_second'}; of what the run does
+      between steps, as {'doing'} or {'evaluating', 'done', 'of'}; and of what a person should know, as {'note'}.
+    stop: is asked after every step, and every batch of an evaluation, whether to stop there.
 
   Returns:
     What result.json holds, which is written last; see training/evaluation.py.
@@ -58,16 +58,17 @@ def train(
     SaveFailed, OSError: if something could not be written.
     Stopped: if told to.
   """
-  started = time.perf_counter()
+  started, told = time.perf_counter(), Stop(stop)
 
   def note(text: str) -> None:
     logging.warning(text)
     report({'note': text})
 
   def go_on() -> None:
-    if stop():
+    if told():
       raise Stopped
 
+  report({'doing': 'reading the data'})
   data, writes = load_for(config), jax.process_index() == 0
   run_directory.check(directory, config)
   run_directory.check_text(directory, data.checksum)
@@ -77,8 +78,10 @@ def train(
       note(f'{damage}: resumes from the last checkpoint that is whole')
     if writes:
       run_directory.prepare(directory, config)
+    report({'doing': 'compiling'})
     programs = programs_for(config)
     go_on()
+    report({'doing': 'starting'})
     with Checkpoints(directory / 'checkpoints', config.run.keep_checkpoints) as checkpoints:
       state, about, resumed_at = resume.state_to_go_on_from(config, directory, data, programs, checkpoints, note)
       if writes and (changed := note_environment(directory, data.checksum, resumed=resumed_at is not None)):
@@ -86,18 +89,45 @@ def train(
       with MetricsLog(directory, about['log']) if writes else contextlib.nullcontext() as log:
         if log and log.note:
           note(log.note)
-        training = _Training(config, data, programs, checkpoints, log, report, stop, about)
+        scoring = functools.partial(
+          Scoring, config, programs, directory=directory, report=report, stop=told,
+          bound_to={
+            **about['run'], **environment(), 'code': about['code']['digest'],
+            'final_evaluation_tokens': config.run.final_evaluation_tokens,
+          },
+        )  # fmt: skip
+        about = {'train_seconds': 0.0 if resumed_at is None else None} | about
+        training = _Training(config, data, programs, checkpoints, log, report, told, about, scoring)
         state = training.run(state)
         mark = training.save(state)
       go_on()
-      result = result_of(config, programs, state, data)
-    timing = {'seconds': time.perf_counter() - started, 'tokens_per_second': training.tokens_per_second()}
+      report({'doing': 'evaluating'})
+      evaluation = scoring(state.params)
+      result = result_of(config, state, data, evaluation)
+      report({'doing': 'saving'})
+    timing = {
+      'seconds': time.perf_counter() - started, 'train_seconds': training.train_seconds(),
+      'tokens_per_second': training.tokens_per_second(),
+    }  # fmt: skip
     origin = {'resumed_at': resumed_at, **{name: about[name] for name in resume.KEPT}, 'code': about['code']}
     files = {'config_checksum': checksum_of(config.to_flat()), 'log': mark}
     result = {**labels, **result, **timing, **origin, **environment(), **files}
     if writes:
       write_result(directory, result)
+      evaluation.close()
   return result
+
+
+class Stop:
+  """Whether to stop: once told so, for good. Where several processes train together, the answer comes only once."""
+
+  def __init__(self, ask: Callable[[], bool]):
+    self._ask, self._told = ask, False
+
+  def __call__(self) -> bool:
+    """Asks, unless the answer is known."""
+    self._told = self._told or self._ask()
+    return self._told
 
 
 class _Training:
@@ -113,20 +143,21 @@ class _Training:
     report: Report,
     stop: Callable[[], bool],
     about: About,
+    scoring: Callable[[Any], Scoring],
   ):
     self.config, self.data, self.programs = config, data, programs
     self.checkpoints, self.log, self.report = checkpoints, log, report
-    self.stop, self.about = stop, about
-    run = config.run
-    self.evaluation_steps = set(run.evaluation_steps())
-    self.checkpoint_steps = set(range(run.checkpoint_interval, run.steps, run.checkpoint_interval))
-    self.clock = _Clock()
+    self.stop, self.scoring, self.clock = stop, scoring, _Clock()
+    self.about = {name: value for name, value in about.items() if name != UNLOGGED}
+    self.unlogged = about.get(UNLOGGED)
 
   def run(self, state: State) -> State:
     """Takes the steps that are left, or those up to a divergence, and returns the last state; raises Stopped."""
     run, first = self.config.run, int(state.step)
     if has_diverged(self.config, int(state.nonfinite_in_a_row)):  # restored, and its result is not written yet
       return state
+    if self.unlogged is not None:
+      self.log_row(first, self.unlogged['row'], self.unlogged['train_seconds'], state)
     own = own_rows(self.programs.mesh, run.batch_size)
     batches = train_batches(self.data, run.batch_size, self.config.data.seed, first, run.steps - first, own)
     unread = None
@@ -135,12 +166,12 @@ class _Training:
       state, metrics = self.programs.train_step(state, batch)
       if unread is not None and not self.record(*unread):
         return state
-      unread = step, metrics
+      unread = step, metrics, self.train_seconds()
       stopping = self.stop()
-      if step in self.evaluation_steps or step in self.checkpoint_steps or stopping:
+      if run.is_evaluated(step) or run.is_saved(step) or stopping:
         jax.block_until_ready(metrics)
         self.clock.stop(step)
-        if not self.record(step, metrics, state):
+        if not self.record(step, metrics, self.train_seconds(), state):
           return state
         if stopping:
           self.save(state)
@@ -149,30 +180,47 @@ class _Training:
         self.clock.start(step)
     return state
 
-  def record(self, step: int, metrics: dict[str, Any], state: State | None = None) -> bool:
+  def record(self, step: int, metrics: dict[str, Any], train_seconds: float | None, state: State | None = None) -> bool:
     """Logs what is due at this step, and with the state at hand evaluates and saves; False if the run has diverged."""
     diverged = has_diverged(self.config, int(metrics['scalars']['nonfinite_in_a_row']))
     row = named_metrics(metrics) if is_logged(self.config, step) or diverged else {}
     if row:
       speed = self.tokens_per_second()
       self.report({'step': step, 'steps': self.config.run.steps, 'loss': row['train/loss'], 'tokens_per_second': speed})
-    if state is not None and step in self.evaluation_steps and not diverged:
-      row |= validate(self.config, self.programs, state.params, self.data)
-    if row and self.log:
-      self.log.write(step, row)
-    if state is not None and step in self.checkpoint_steps and not diverged:
+    self.log_row(step, as_row(row), train_seconds, None if diverged else state)
+    if state is not None and self.config.run.is_saved(step) and not diverged:
       self.save(state)
     return not diverged
 
-  def save(self, state: State) -> Mark:
+  def log_row(self, step: int, row: dict[str, Any], train_seconds: float | None, state: State | None) -> None:
+    """Logs a row, if there is any, with a point of the validation curve if one is due and the state is at hand.
+
+    Raises:
+      Stopped: if told to while that is measured; the state is saved, and with it the row, which the next start logs.
+    """
+    if state is not None and self.config.run.is_evaluated(step):
+      try:
+        row = row | validate(self.config, self.data, self.scoring(state.params))
+      except Stopped:
+        self.save(state, {UNLOGGED: {'row': row, 'train_seconds': train_seconds}})
+        raise
+    if row and self.log:
+      self.log.write(step, row, train_seconds)
+
+  def save(self, state: State, also: About = MappingProxyType({})) -> Mark:
     """Starts writing a checkpoint, the log before it: a checkpoint never tells of lines that are not on the disk.
 
     Returns:
       The lines that belong to the state.
     """
     mark = self.log.sync() if self.log else self.about['log']
-    self.checkpoints.save(state, {**self.about, 'log': mark})
+    self.checkpoints.save(state, {**self.about, 'train_seconds': self.train_seconds(), 'log': mark, **also})
     return mark
+
+  def train_seconds(self) -> float | None:
+    """What the run has spent in training steps, over all its starts; None if an earlier one kept no times."""
+    before = self.about['train_seconds']
+    return None if before is None else before + self.clock.elapsed()
 
   def tokens_per_second(self) -> float | None:
     """Tokens trained on a second of training, evaluation and compilation left out; None before the first pause."""
@@ -185,10 +233,14 @@ class _Clock:
 
   def __init__(self):
     self.steps, self.seconds = 0, 0.0
+    self._step, self._started = 0, None
 
   def start(self, step: int) -> None:
-    self._step, self._time = step, time.perf_counter()
+    self._step, self._started = step, time.perf_counter()
 
   def stop(self, step: int) -> None:
-    self.steps += step - self._step
-    self.seconds += time.perf_counter() - self._time
+    self.steps, self.seconds, self._started = self.steps + step - self._step, self.elapsed(), None
+
+  def elapsed(self) -> float:
+    """The seconds so far, those since an unfinished `start` too."""
+    return self.seconds + (0.0 if self._started is None else time.perf_counter() - self._started)

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from training.digests import Damaged
 from training.files import parse_json, write_atomically
 from training.result import LARGEST
 from training.stored_run import LOG_REMEDY
+from training.times import TimesLog
 
 Mark = Mapping[str, Any]  # the first lines of a log: {'bytes', 'sha256'}
 NOTHING: Mark = {'bytes': 0, 'sha256': hashlib.sha256().hexdigest()}
@@ -29,7 +29,7 @@ class MetricsLog:
   A value is a number or a list of numbers; TensorBoard shows the numbers alone.
 
   Opening it cuts the file back to a mark (what a resumed run has really done), and makes the TensorBoard files again
-  from what is left.
+  from what is left, each row with the time at which it was logged (training/times.py).
 
   Attributes:
     note: says so if what was cut off had been damaged; else None.
@@ -42,7 +42,10 @@ class MetricsLog:
     content = path.read_bytes() if path.exists() else b''
     kept, dropped = content[: mark['bytes']], content[mark['bytes'] :]
     self.note = None if _is_whole(dropped) else f'the end of {path} was damaged, and is cut back to the checkpoint'
+    rows = [json.loads(line) for line in kept.splitlines()]
+    last_written = path.stat().st_mtime if path.exists() else 0.0  # of rows that are older than times.jsonl
     write_atomically(path, kept)
+    self._times = TimesLog(directory, {row['step'] for row in rows})
     self._hash = hashlib.sha256(kept)
     self._file = path.open('a', encoding='utf8')
     folder = directory / 'tensorboard'
@@ -51,45 +54,59 @@ class MetricsLog:
     folder.mkdir()
     # Not FileWriter, which writes in a thread of its own: where that has died of a full disk, the run waits for ever.
     self._events = EventsWriter(str(folder / 'events'))
-    for line in kept.splitlines():
-      self._add_event(json.loads(line))
+    for row in rows:
+      logged = self._times.kept.get(row['step'])
+      self._add_event(row, logged.wall_time if logged else last_written)
     self._events.flush()
 
-  def write(self, step: int, metrics: Mapping[str, float | list[float]]) -> None:
-    """Adds a step's metrics; the line outlives this process when this returns, and the machine after `sync`."""
-    row = {'step': step} | {name: _as_json(value) for name, value in metrics.items()}
+  def write(self, step: int, metrics: Mapping[str, Any], train_seconds: float | None = None) -> None:
+    """Adds a step's metrics; the line outlives this process when this returns, and the machine after `sync`.
+
+    Args:
+      step: of the row.
+      metrics: by name; what `as_row` has made of them will do.
+      train_seconds: see training/times.py.
+    """
+    row = {'step': step} | as_row(metrics)
     line = json.dumps(row, allow_nan=False) + '\n'
     self._file.write(line)
     self._file.flush()
     self._hash.update(line.encode())
-    self._add_event(row)
+    self._add_event(row, self._times.write(step, train_seconds).wall_time)
 
   def sync(self) -> Mark:
     """Has all lines on the disk, and says what they are: see `check_mark`."""
     os.fsync(self._file.fileno())
+    self._times.sync()
     self._events.flush()
     return {'bytes': self._file.tell(), 'sha256': self._hash.hexdigest()}
 
-  def _add_event(self, row: Mapping[str, Any]) -> None:
+  def _add_event(self, row: Mapping[str, Any], wall_time: float) -> None:
     values = [
       Summary.Value(tag=name, simple_value=math.nan if value is None else value)
       for name, value in row.items()
       if name != 'step' and not isinstance(value, list)
     ]
-    self._events.write_event(Event(step=row['step'], wall_time=time.time(), summary=Summary(value=values)))
+    self._events.write_event(Event(step=row['step'], wall_time=wall_time, summary=Summary(value=values)))
 
   def __enter__(self) -> 'MetricsLog':
     return self
 
   def __exit__(self, *exception) -> None:
     self._file.close()
+    self._times.close()
     self._events.close()
 
 
-def _as_json(value: float | list[float]) -> Any:
+def as_row(metrics: Mapping[str, Any]) -> dict[str, Any]:
+  """Metrics as metrics.jsonl has them; unchanged if they are so already."""
+  return {name: _as_json(value) for name, value in metrics.items()}
+
+
+def _as_json(value: Any) -> Any:
   if isinstance(value, list):
-    return [_as_json(float(f'{one:.6g}')) for one in value]  # there are thousands of them
-  return value if math.isfinite(value) else None
+    return [_as_json(None if one is None else float(f'{one:.6g}')) for one in value]  # there are thousands of them
+  return value if value is not None and math.isfinite(value) else None
 
 
 def check_mark(path: Path, mark: Mark) -> None:

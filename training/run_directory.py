@@ -12,6 +12,7 @@ from typing import Any
 from training import stored_run
 from training.config import Config, ConfigError
 from training.files import Damaged, clear_unfinished, read_json, write_json, write_sealed
+from training.held_out import evaluated_as_asked
 
 # A run is what it computes. Sections, and fields of `run`, that only decide what is looked at do not belong to it.
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
@@ -149,9 +150,10 @@ def workdir_of(directory: Path) -> Path:
 
 
 def is_finished(directory: Path, config: Config) -> bool:
-  """Whether the directory has the result of a run of as many steps as `config` has, and no file of it is damaged."""
+  """Whether the directory has the result that `config` asks for: of as many steps, on these tokens, none damaged."""
   try:
-    return stored_run.finished_result(directory, config) is not None
+    result = stored_run.finished_result(directory, config)
+    return result is not None and evaluated_as_asked(result, config.run.final_evaluation_tokens)
   except Damaged:
     return False
 

@@ -93,12 +93,13 @@ def write_run(
   (directory / 'config.json').write_text(json.dumps(config.to_flat()))
   steps = config.run.steps if status != 'diverged' else config.run.steps * 2 // 5
   rng = np.random.default_rng([seed, len(variant)])
-  logged = sorted({1, *np.linspace(1, config.run.steps, points).astype(int).tolist(), *config.run.evaluation_steps()})
+  evaluated = filter(config.run.is_evaluated, range(1, config.run.steps + 1))
+  logged = sorted({1, *np.linspace(1, config.run.steps, points).astype(int).tolist(), *evaluated})
   lines = []
   for step in (step for step in logged if step <= steps):
     loss = _curve(step, config, final, rng)
     line = {'step': step, 'train/loss': loss * math.log(2), 'learning_rate': 4e-3, 'grad_norm/global': 1.0}
-    if step in config.run.evaluation_steps():
+    if config.run.is_evaluated(step):
       line['validation/loss'] = loss if config.data.synthetic else loss * math.log(2)
       if not config.data.synthetic:
         line['validation/bits_per_byte'] = loss

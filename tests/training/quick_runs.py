@@ -53,7 +53,7 @@ def assert_same_run(directory: Path, other: Path, config: Config = CONFIG) -> No
   assert same_bits(final_state(directory, config), final_state(other, config))
   results = [read_result(path) or {} for path in (directory, other)]
   for result in results:
-    for name in ('seconds', 'tokens_per_second', 'resumed_at'):
+    for name in ('seconds', 'train_seconds', 'tokens_per_second', 'resumed_at'):
       del result[name]
   assert results[0] == results[1]
 

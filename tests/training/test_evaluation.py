@@ -10,9 +10,11 @@ import model
 from model.config import ModelConfig
 from training import evaluation
 from training.config import Config, DataConfig, RunConfig
+from training.corpus import Segment
 from training.data import Data
 from training.mesh import make_mesh
 from training.programs import Programs, evaluation_size
+from training.scoring import Scoring
 from training.sources import Source
 from training.step import State, has_diverged, make_evaluation_step
 
@@ -102,10 +104,17 @@ def test_sums_are_taken_in_double_precision():
 
 
 class Bytes:
-  """The one number of a corpus that an evaluation needs."""
+  """What an evaluation needs of a corpus: a segment of 10 scored tokens in each split."""
 
   def bytes_per_token(self, split):
     return {'validation': 2.0, 'test': 4.0}[split]
+
+  def of(self, split):
+    return [Segment(split, 0, 11, round(10 * self.bytes_per_token(split)))]
+
+
+def scoring_with(evaluation_step) -> Scoring:
+  return Scoring(CONFIG, programs_with(evaluation_step), None)
 
 
 def data_of(validation: Source, test: Source, corpus=None) -> Data:
@@ -115,7 +124,7 @@ def data_of(validation: Source, test: Source, corpus=None) -> Data:
 def test_the_validation_curve_uses_a_fixed_and_evenly_spread_part():
   source, step = Sequences(1000), Counting()
   data = data_of(source, Sequences(10))
-  points = [evaluation.validate(CONFIG, programs_with(step), None, data) for _ in range(2)]
+  points = [evaluation.validate(CONFIG, data, scoring_with(step)) for _ in range(2)]
   rows = range(0, 1000, 50)  # 20 = 5 batches of 4
   expected = (source.tokens[rows, 1:] * source.weights[rows]).sum() / source.weights[rows].sum()
   assert points[0] == points[1] == {'validation/loss': pytest.approx(expected, rel=1e-6)}
@@ -123,7 +132,7 @@ def test_the_validation_curve_uses_a_fixed_and_evenly_spread_part():
 
 def test_bits_per_byte_where_there_are_bytes():
   data = data_of(Sequences(8), Sequences(8, seed=1), Bytes())
-  point = evaluation.validate(CONFIG, programs_with(Counting()), None, data)
+  point = evaluation.validate(CONFIG, data, scoring_with(Counting()))
   assert list(point) == ['validation/loss', 'validation/bits_per_byte']
   assert point['validation/bits_per_byte'] == pytest.approx(point['validation/loss'] / math.log(2) / 2)
 
@@ -140,9 +149,9 @@ def result_of(losses: dict[str, float], nonfinite: int = 0, corpus=None, steps: 
   """The result of a run whose last state has these losses on the two splits."""
   validation, test = Sequences(50), Sequences(60, seed=1)
   losses_in_turn = iter([losses['validation'], losses['test']])
-  step = programs_with(lambda params, batch: (jnp.float32(next(losses_in_turn)), jnp.float32(1)))
+  scoring = scoring_with(lambda params, batch: (jnp.float32(next(losses_in_turn)), jnp.float32(1)))
   state = State(jnp.int32(steps), None, None, jnp.uint32(0), jnp.int32(nonfinite), jnp.int32(0))
-  return evaluation.result_of(CONFIG, step, state, data_of(validation, test, corpus)), validation
+  return evaluation.result_of(CONFIG, state, data_of(validation, test, corpus), scoring), validation
 
 
 def entropy_by_hand(source: Sequences) -> float:
@@ -160,7 +169,8 @@ def test_the_result_of_a_run():
     'test_bits_per_byte': pytest.approx(1.5 / math.log(2) / 4),
     'unigram_entropy': pytest.approx(entropy_by_hand(validation)),
     'parameters': sum(leaf.size for leaf in jax.tree.leaves(compiled()[2])),
-    'flops_per_token': CONFIG.model.flops_per_token(8),
+    'flops_per_token': CONFIG.model.flops_per_token(8), 'final_evaluation_tokens': 524_288,
+    'val_tokens': 10, 'val_tokens_of': 10, 'test_tokens': 10, 'test_tokens_of': 10,
   }  # fmt: skip
   assert {name: result[name] for name in expected} == expected
 
@@ -184,8 +194,8 @@ def test_near_the_unigram_entropy_nothing_was_learned(share, status):
 def test_a_diverged_run_has_no_loss(nonfinite, diverged_at):
   result, _ = result_of({'validation': 1.0, 'test': 1.0}, nonfinite, Bytes())
   assert (result['status'], result['diverged_at'], result['steps']) == ('diverged', diverged_at, 77)
-  names = ('val_loss', 'val_bits_per_byte', 'test_loss', 'test_bits_per_byte')
-  assert [result[name] for name in names] == [None] * 4
+  names = ('val_loss', 'val_bits_per_byte', 'test_loss', 'test_bits_per_byte', 'val_tokens', 'test_tokens')
+  assert [result[name] for name in names] == [None] * 6
 
 
 @pytest.mark.parametrize('losses', [{'validation': math.nan, 'test': 1.0}, {'validation': 1.0, 'test': math.inf}])

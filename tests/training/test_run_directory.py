@@ -11,8 +11,8 @@ from training.files import read_json
 from training.provenance import note_environment
 
 NOT_OF_IT = [
-  'run.log_every', 'run.evaluations', 'run.evaluation_batches', 'run.checkpoint_every', 'run.keep_checkpoints',
-  'inspect.level', 'mesh.data', 'mesh.fsdp',
+  'run.log_every', 'run.evaluations', 'run.evaluation_batches', 'run.final_evaluation_tokens', 'run.checkpoint_every',
+  'run.keep_checkpoints', 'inspect.level', 'mesh.data', 'mesh.fsdp',
 ]  # fmt: skip
 OTHER = Config().replace({
   'model.num_layers': 6, 'model.norm_placement': 'post', 'data.seed': 1, 'optimizer.learning_rate': 1e-3,
@@ -50,7 +50,8 @@ def test_check_writes_nothing(directory, tmp_path):
 def test_the_same_run_may_go_on_looking_at_other_things(directory):
   run_directory.prepare(directory, Config())
   looking = {'run.log_every': 7, 'run.evaluations': 3, 'run.evaluation_batches': 1, 'run.checkpoint_every': 9}
-  looking |= {'run.keep_checkpoints': 5, 'inspect.level': 'off', 'mesh.data': 2, 'mesh.fsdp': 2}
+  looking |= {'run.keep_checkpoints': 5, 'run.final_evaluation_tokens': 0, 'inspect.level': 'off'}
+  looking |= {'mesh.data': 2, 'mesh.fsdp': 2}
   assert set(looking) == set(NOT_OF_IT)
   changed = Config().replace(looking)
   run_directory.check(directory, changed)

@@ -1,0 +1,176 @@
+"""An evaluation that is stopped, shown, resumed, and never of other parameters than it was begun with."""
+
+import json
+
+import pytest
+from quick_runs import CONFIG, EASY, EVALUATED, Stop, assert_same_run, rows_of, train
+
+from training import corpus, files, loop, programs, run_directory, scoring
+from training.checkpoint import steps_in
+from training.programs import Programs
+
+pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
+
+BATCHES = {'curve': 3, 'final': 5}  # of 4 sequences: 12 in a point of the curve, 20 in each of the held-out splits
+
+
+@pytest.fixture(scope='module', autouse=True)
+def small_batches(quick_programs):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(programs, 'EVALUATION_TOKENS', 32)
+    programs._compile.cache_clear()
+    yield
+  programs._compile.cache_clear()
+
+
+@pytest.fixture
+def scored(monkeypatch):
+  """Counts the batches that are scored."""
+  counted: list[int] = []
+  programs_for = loop.programs_for
+
+  def counting(config) -> Programs:
+    made = programs_for(config)
+    return made._replace(evaluation_step=lambda *inputs: (counted.append(1), made.evaluation_step(*inputs))[1])
+
+  monkeypatch.setattr(loop, 'programs_for', counting)
+  return counted
+
+
+class StopAt:
+  """Says so from the n-th time on that it is asked; `steps` are those of the loop."""
+
+  def __init__(self, asks: int):
+    self.left = asks
+
+  def __call__(self) -> bool:
+    self.left -= 1
+    return self.left <= 0
+
+
+def test_a_run_that_is_stopped_again_and_again_scores_each_batch_once(finished, tmp_path, scored):
+  starts = 0
+  while not (tmp_path / 'result.json').exists():
+    starts += 1
+    try:
+      result = train(tmp_path, stop=StopAt(7))
+    except loop.Stopped:
+      assert starts < 30
+  assert starts > 10
+  assert result['resumed_at'] == 40
+  assert_same_run(tmp_path, finished[0])
+  every = len(EVALUATED) * BATCHES['curve'] + 2 * BATCHES['final']
+  assert every <= len(scored) <= every + starts  # a stop finds one more on its way
+  assert not (tmp_path / scoring.FILE).exists()
+
+
+def test_what_was_scored_is_kept_and_belongs_to_its_parameters(finished, tmp_path, scored):
+  """Stopped in the third batch of the validation split, and in the second of the test split."""
+  total = 1 + CONFIG.run.steps + len(EVALUATED) * BATCHES['curve'] + 1
+  for batches, asks in ((3, total + 3), (7, 2 + 4)):
+    with pytest.raises(loop.Stopped):
+      train(tmp_path, stop=StopAt(asks))
+    kept = json.loads((tmp_path / scoring.FILE).read_text())['sums']
+    assert sum(len(sums['nats']) for sums in kept.values()) == batches
+  assert list(kept) == ['validation: 20 sequences', 'test: 20 sequences']
+  assert steps_in(tmp_path / 'checkpoints')[0] == 40
+  train(tmp_path)
+  assert_same_run(tmp_path, finished[0])
+
+
+@pytest.mark.parametrize('change', ['a digit', 'cut', 'gone', 'of other parameters'])
+def test_what_is_not_of_this_evaluation_is_scored_again(finished, tmp_path, change):
+  total = 1 + CONFIG.run.steps + len(EVALUATED) * BATCHES['curve'] + 1
+  with pytest.raises(loop.Stopped):
+    train(tmp_path, stop=StopAt(total + 4))
+  path = tmp_path / scoring.FILE
+  content = json.loads(path.read_text())
+  if change == 'a digit':
+    content['sums']['validation: 20 sequences']['nats'][2] += 1
+  if change == 'of other parameters':
+    content['key'] = content['key'][::-1]
+    content['sums']['validation: 20 sequences']['nats'][2] += 1
+    content[files.CHECKSUM] = files.checksum_of({name: content[name] for name in ('key', 'sums')})
+  path.write_text(json.dumps(content)[: -30 if change == 'cut' else None])
+  if change == 'gone':
+    path.unlink()
+  train(tmp_path)
+  assert_same_run(tmp_path, finished[0])
+
+
+@pytest.mark.parametrize('batch', [1, 2, 3])
+def test_a_point_of_the_curve_is_stopped_in_and_logged_by_the_next_start(finished, tmp_path, batch):
+  with pytest.raises(loop.Stopped):
+    train(tmp_path, stop=StopAt(1 + 20 + BATCHES['curve'] + batch))
+  assert steps_in(tmp_path / 'checkpoints')[0] == 20
+  assert [row['step'] for row in rows_of(tmp_path)] == [1, 10, 15]
+  assert train(tmp_path)['resumed_at'] == 20
+  assert_same_run(tmp_path, finished[0])
+
+
+def test_a_start_that_evaluates_elsewhere_logs_the_row_without_a_point(finished, tmp_path):
+  with pytest.raises(loop.Stopped):
+    train(tmp_path, stop=StopAt(1 + 30 + 2 * BATCHES['curve'] + 1))
+  assert [row['step'] for row in rows_of(tmp_path)] == [1, 10, 15, 20]
+  train(tmp_path, CONFIG.replace({'run.evaluations': 1}))
+  rows, expected = rows_of(tmp_path), rows_of(finished[0])
+  assert [row['step'] for row in rows] == [1, 10, 15, 20, 30, 40]
+  assert rows[4] == {name: value for name, value in expected[4].items() if not name.startswith('validation')}
+  assert rows[5] == expected[5]
+
+
+def test_a_killed_evaluation_has_been_saved_now_and_then(finished, tmp_path, monkeypatch, scored):
+  def kill(*args):
+    raise Stop
+
+  with monkeypatch.context() as patch:
+    patch.setattr(scoring, 'SAVE_SECONDS', 0.0)
+    patch.setattr(loop, 'write_result', kill)
+    with pytest.raises(Stop):
+      train(tmp_path)
+  before = len(scored)
+  train(tmp_path)
+  assert len(scored) == before
+  assert_same_run(tmp_path, finished[0])
+
+
+def test_progress_is_shown_in_tokens(tmp_path, monkeypatch):
+  monkeypatch.setattr(scoring, 'REPORT_SECONDS', 0.0)
+  reports: list[dict] = []
+  train(tmp_path, report=reports.append)
+  final = [report for report in reports if report.get('evaluating') == 'validation']
+  assert [(report['done'], report['of']) for report in final] == [(32 * k, 160) for k in range(1, 6)]
+  doing = [report['doing'] for report in reports if 'doing' in report]
+  assert doing == ['reading the data', 'compiling', 'starting', 'evaluating', 'saving']
+
+
+def test_several_processes_ask_equally_often_and_are_told_once():
+  answers = iter([False, True, False, False])
+  stop = loop.Stop(lambda: next(answers))
+  assert [stop() for _ in range(5)] == [False, True, True, True, True]
+
+
+@pytest.fixture
+def many_segments(tmp_path, monkeypatch):
+  """A text of 200 blocks, each of 64 bytes: ten of each held-out split."""
+  monkeypatch.setattr(corpus, 'BLOCK', 64)
+  (tmp_path / 'blocks.txt').write_bytes(EASY[:-8] * 4)
+  return CONFIG.replace({'data.paths': str(tmp_path / 'blocks.txt')})
+
+
+def test_another_part_is_evaluated_from_the_last_checkpoint(tmp_path, many_segments, scored):
+  run, changes = tmp_path / 'run', {'run.final_evaluation_tokens': 200}
+  whole = train(run, many_segments)
+  assert (whole['val_tokens'], whole['val_tokens_of']) == (630, 630)
+  checkpoints, log = steps_in(run / 'checkpoints'), (run / 'metrics.jsonl').read_bytes()
+  assert run_directory.is_finished(run, many_segments)
+  assert not run_directory.is_finished(run, many_segments.replace(changes))
+  scored.clear()
+  part = train(run, many_segments.replace(changes))
+  assert (part['val_tokens'], part['val_tokens_of'], part['resumed_at']) == (189, 630, 40)
+  assert part['val_loss'] != whole['val_loss']
+  assert (steps_in(run / 'checkpoints'), (run / 'metrics.jsonl').read_bytes()) == (checkpoints, log)
+  assert run_directory.is_finished(run, many_segments.replace(changes))
+  fresh = train(tmp_path / 'fresh', many_segments.replace(changes))
+  names = ('val_loss', 'test_loss', 'val_bits_per_byte', 'test_bits_per_byte', 'unigram_entropy', 'val_tokens')
+  assert [part[name] for name in names] == [fresh[name] for name in names]

@@ -1,0 +1,173 @@
+"""Scores held-out sequences batch by batch: shows how far it is, stops when told to, and resumes where it stopped."""
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from training.config import Config, ConfigError
+from training.data import evaluation_batches
+from training.digests import array_checksums
+from training.files import Damaged, checksum_of, read_json, write_sealed
+from training.mesh import own_rows
+from training.programs import Programs, evaluation_size
+from training.sources import Source
+
+FILE = 'evaluation.json'
+SAVE_SECONDS = 30.0  # between saves of what was scored, for a process that is killed without a warning
+REPORT_SECONDS = 1.0  # between reports of progress
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+  """The run was told to stop, and has saved what it did; the next start resumes there."""
+
+
+class Sums(NamedTuple):
+  """The summed nats and the number of scored tokens of each batch, in order."""
+
+  nats: list[float]
+  scored: list[float]
+
+  @property
+  def mean(self) -> float:
+    """The mean loss in nats per token."""
+    return float(np.sum(self.nats, dtype=float) / np.sum(self.scored, dtype=float))
+
+
+class Scoring:
+  """One evaluation of one set of parameters, which may take several starts of a run.
+
+  The sums of each batch are kept in `evaluation.json` beside the run, once it is stopped and every half minute. They
+  are used again for the same parameters, data, program and code alone, so that a resumed evaluation gives the same
+  bits. Where several processes train a run together, the first one reads and writes the file, and tells the others.
+  """
+
+  def __init__(
+    self,
+    config: Config,
+    programs: Programs,
+    params: Any,
+    directory: Path | None = None,
+    bound_to: dict[str, Any] | None = None,
+    report: Callable[[dict[str, Any]], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+  ):
+    """Scores with the evaluation step of `programs`.
+
+    Args:
+      config: of the run.
+      programs: its compiled programs.
+      params: what is evaluated.
+      directory: of the run; None: nothing is kept.
+      bound_to: JSON of all, beside the parameters, that decides the sums.
+      report: is told of progress, as {'evaluating': name, 'done': tokens, 'of': tokens}.
+      stop: is asked after every batch.
+    """
+    self._config, self._programs, self._params = config, programs, params
+    self._path = directory / FILE if directory else None
+    self._bound_to, self._report, self._stop = bound_to or {}, report, stop
+    self._writes = jax.process_index() == 0
+    self._kept = self._read()
+    self._reported = self._saved = time.monotonic()
+
+  def mean_loss(self, name: str, source: Source, sequences: int | None = None) -> float:
+    """The mean loss over a source, or over `sequences` of it, evenly spread; NaN if that of any batch is not finite.
+
+    Args:
+      name: of this part of the evaluation, unique in it.
+      source: what to score.
+      sequences: how many of its sequences; None: all.
+
+    Raises:
+      Stopped: if told to.
+    """
+    size = evaluation_size(self._config, self._programs.mesh.size)
+    count = len(source) if sequences is None else min(len(source), sequences)
+    batches, per_batch = -(-count // size), size * self._config.data.sequence_length
+    sums = self._kept.setdefault(f'{name}: {count} sequences', Sums([], []))
+    done = len(sums.nats)
+    rows = own_rows(self._programs.mesh, size)
+    dispatched = (
+      self._programs.evaluation_step(self._params, batch)
+      for batch in evaluation_batches(source, size, sequences, rows, first=done)
+    )
+    for number, (nats, scored) in enumerate(_one_ahead(dispatched), done + 1):
+      if not math.isfinite(nats):
+        return math.nan  # whatever the others are
+      sums.nats.append(float(nats))
+      sums.scored.append(float(scored))
+      self._tell(name, number * per_batch, batches * per_batch)
+      if self._stop():
+        self._save()
+        raise Stopped
+    if 0 < done < batches:
+      self._save()  # the next start, which may stop in another part, finds this one finished
+    return sums.mean
+
+  def close(self) -> None:
+    """Deletes what was kept, once the result is written down."""
+    if self._path and self._writes:
+      self._path.unlink(missing_ok=True)
+
+  def _tell(self, name: str, done: int, of: int) -> None:
+    now = time.monotonic()
+    if now - self._reported >= REPORT_SECONDS:
+      self._reported = now
+      self._report({'evaluating': name, 'done': done, 'of': of})
+    if now - self._saved >= SAVE_SECONDS and jax.process_count() == 1:
+      self._saved = now
+      self._save()
+
+  def _key(self) -> str:
+    checksums = {name: int(value) for name, value in jax.device_get(array_checksums(self._params)).items()}
+    return checksum_of({**self._bound_to, 'parameters': checksums})
+
+  def _save(self) -> None:
+    if self._path is None:
+      return
+    key = self._key()  # by all processes, since the parameters may be spread over them
+    if self._writes:
+      write_sealed(self._path, {'key': key, 'sums': {name: sums._asdict() for name, sums in self._kept.items()}})
+
+  def _read(self) -> dict[str, Sums]:
+    """What was scored of these parameters before; empty where nothing was, or the file is of others, or damaged."""
+    several = jax.process_count() > 1
+    there = self._path is not None and self._path.exists()
+    if several:
+      there = bool(multihost_utils.broadcast_one_to_all(np.int32(there)))
+    if self._path is None or not there:
+      return {}
+    found = _parse(self._path, self._key())
+    return _from_first(found) if several else found
+
+
+def _parse(path: Path, key: str) -> dict[str, Sums]:
+  try:
+    stored = read_json(path, sealed=lambda content: True) or {}
+    return {name: Sums(**sums) for name, sums in stored['sums'].items()} if stored['key'] == key else {}
+  except (Damaged, ConfigError, KeyError, TypeError):
+    return {}  # nothing is lost but time: it is scored again
+
+
+def _from_first(sums: dict[str, Sums]) -> dict[str, Sums]:
+  """What the first process has read; each number is a float32, which the runtime passes on as it is."""
+  text = np.frombuffer(json.dumps({name: one._asdict() for name, one in sums.items()}).encode(), np.uint8)
+  length = int(multihost_utils.broadcast_one_to_all(np.int32(text.size)))
+  text = multihost_utils.broadcast_one_to_all(np.resize(text, length))
+  return {name: Sums(**one) for name, one in json.loads(np.asarray(text, np.uint8).tobytes()).items()}
+
+
+def _one_ahead(results: Iterable[Any]) -> Iterable[Any]:
+  """Each result, read after the next one is dispatched: a GPU or TPU never waits for Python."""
+  before = None
+  for result in itertools.chain(results, [None]):
+    if before is not None:
+      yield jax.device_get(before)
+    before = result
