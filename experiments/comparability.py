@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.experiment import Changes
 from training.config import Config
+from training.held_out import part_of
 from training.run_directory import IDENTITY_FIELDS, IDENTITY_SECTIONS
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SEED_PATHS = ('run.init_seed', 'data.seed')  # what differs between the seeds of one variant
 TUNED_PATHS = ('optimizer.learning_rate', 'optimizer.warmup_steps')  # may differ between variants that are all tuned
 TEXT = 'the data checksum'
+PART = 'run.final_evaluation_tokens'  # of a result on a part of the held-out splits; 0: on all of them
 SOURCE = 'the checkpoint of run.init_from'
 EXTENDED = 'the step it was extended at'
 TEXT_PATHS = ('data.paths', 'data.text_field', 'data.tokenizer')  # say no more than the checksum does
@@ -29,6 +31,7 @@ def settings_of(run: 'Run') -> dict[str, Any]:
   config, result = {**DEFAULTS, **run.config}, run.result
   found = {path: value for path, value in config.items() if _decides(path) and path not in SEED_PATHS}
   found[TEXT] = result.get('data_checksum')
+  found[PART] = part_of(result)
   found[SOURCE] = (result.get('init_from') or {}).get('sha256')
   # Under a constant learning rate a run that was extended is the longer run.
   extended = [] if config['optimizer.schedule'] == 'constant' else result.get('extended_at') or []
@@ -112,7 +115,7 @@ def _between(
     allowed |= set(TUNED_PATHS)
   differing = differences(ours, theirs)
   if declared is None:
-    allowed = {name for name in differing if name != TEXT and not name.startswith('the setting ')}
+    allowed = {name for name in differing if name not in (TEXT, PART) and not name.startswith('the setting ')}
   synthetic = ours[0].config.get('data.task') in ('copy', 'associative_recall')
   if allowed & {*RETOKENIZES, *(['data.sequence_length'] if synthetic else [])} and 'data.paths' not in differing:
     differing.pop(TEXT, None)
@@ -156,7 +159,7 @@ def _unknown(name: str, one: 'Run', other: 'Run', ours: Mapping[str, Any], their
   """Whether one of the two was recorded before such things were."""
   if name.startswith('the setting '):
     return one.result.get('settings') is None or other.result.get('settings') is None
-  return name in (TEXT, SOURCE) and (ours.get(name) is None or theirs.get(name) is None)
+  return name in (TEXT, SOURCE, PART) and (ours.get(name) is None or theirs.get(name) is None)
 
 
 def _says_nothing(name: str, every: Mapping[int, Mapping[str, Any]]) -> bool:

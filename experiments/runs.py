@@ -12,6 +12,7 @@ from experiments import comparability, ngram_baselines, results, statistics, wor
 from experiments.comparability import SEED_PATHS as SEED_PATHS
 from experiments.experiment import Experiment
 from training.config import ConfigError
+from training.held_out import part_of
 from training.stored_run import read_config
 
 
@@ -283,7 +284,8 @@ def _yardsticks(directory: Path, runs: Sequence[Run], measure: Measure) -> dict[
   if measure.unit == BITS.unit:
     checksums = {run.result.get('data_checksum') for run in runs}
     checksum = checksums.pop() if len(checksums) == 1 else None
-    return ngram_baselines.read(directory, measure.split, checksum) or {}
+    parts = {part for run in runs if (part := part_of(run.result)) is not None}
+    return ngram_baselines.read(directory, measure.split, checksum, parts.pop() if len(parts) == 1 else None) or {}
   if measure is not NATS:
     return {}
   entropies = {run.result['unigram_entropy'] for run in runs if run.result.get('unigram_entropy') is not None}

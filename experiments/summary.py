@@ -12,6 +12,7 @@ from experiments import runs as experiment_runs
 from experiments.claims import contradictions, covered, held_equal
 from experiments.runs import SEED_PATHS, ExperimentRuns, Run
 from experiments.tuning import Tuning, describe_choice
+from training.held_out import part_of
 
 NOT_COMPARABLE = 'not comparable'
 DOES_NOT_COVER = 'the choice of text, the tuning, and other model sizes or lengths of training'
@@ -49,13 +50,26 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
     'not_held_equal': different,
     'interval': {'level': statistics.LEVEL, 'covers': covered(runs), 'does_not_cover': DOES_NOT_COVER},
     'tuning': chosen,
-    'notes': [*runs.notes, *made_with.notes(runs), *(chosen['warnings'] if chosen else ())],
+    'notes': [*runs.notes, *_measured_on(runs), *made_with.notes(runs), *(chosen['warnings'] if chosen else ())],
     'device': _distinct(run.result.get('device') for run in runs.runs),
     'layout': _distinct(run.result.get('layout') for run in runs.runs),
     'data_checksum': _distinct(run.result.get('data_checksum') for run in runs.runs),
     'versions': _versions(runs.runs),
     'seconds': sum(run.result.get('seconds') or 0 for run in runs.runs),
   }
+
+
+def _measured_on(runs: ExperimentRuns) -> list[str]:
+  """A line where the final losses are not of the whole split."""
+  name = 'test' if runs.measure.split == 'test' else 'val'
+  parts = _distinct(
+    (run.result[f'{name}_tokens'], run.result[f'{name}_tokens_of']) for run in runs.runs if part_of(run.result)
+  )
+  return [
+    f'losses are of a fixed subset of the {runs.measure.split} split, spread over it: {scored:,} of {of:,} tokens '
+    '(run.final_evaluation_tokens=0 scores all)'
+    for scored, of in parts
+  ]
 
 
 def _describe_tuning(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:

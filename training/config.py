@@ -135,8 +135,8 @@ class RunConfig:
     log_every: steps between logged training metrics; 0: 30 times in a run.
     evaluations: how often the validation curve is measured, at equal intervals.
     evaluation_batches: batches of batch_size, evenly spread over the validation split, in the curve.
-    final_evaluation_tokens: about how many tokens of each held-out split the result is measured on, by whole blocks of
-      16 KiB of text, evenly spread, the same for every variant and seed; 0: all. A split of fewer is scored whole.
+    final_evaluation_tokens: about how many tokens of each held-out split the result is measured on, at most; 0: all.
+      Of text, whole blocks of 16 KiB that have so many bytes; evenly spread, the same for every variant and seed.
     checkpoint_every: steps between checkpoints; 0: 4 times in a run. The last step always has one.
     keep_checkpoints: how many are kept.
   """

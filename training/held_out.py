@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from training.corpus import Segment, Split
+from training.corpus import BLOCK, Segment, Split
 from training.data import Data, evaluation_batches
 from training.sources import Batch, Source, Windows
 
@@ -55,14 +55,14 @@ def held_out(data: Data, split: Split, tokens: int) -> HeldOut:
   Args:
     data: from `training.data.load`.
     split: which.
-    tokens: about how many to score, at least one segment; 0, or no fewer than the split has: all of them.
+    tokens: run.final_evaluation_tokens; see `chosen_segments` for text.
   """
   source = data.validation if split == 'validation' else data.test
   if data.corpus is None:
     of = count_scored(source)
-    rows = evenly_spread(len(source), of, tokens)
-    chosen = source if len(rows) == len(source) else Subset(source, rows)
-    return HeldOut(chosen, of if chosen is source else count_scored(chosen), of, None)
+    chosen = len(source) if tokens == 0 or tokens >= of else max(1, len(source) * tokens // of)
+    part = source if chosen == len(source) else Subset(source, evenly_spread(len(source), chosen))
+    return HeldOut(part, of if part is source else count_scored(part), of, None)
   whole = data.corpus.of(split)
   segments = chosen_segments(whole, tokens)
   scored = sum(segment.scored_tokens for segment in segments)
@@ -74,26 +74,41 @@ def held_out(data: Data, split: Split, tokens: int) -> HeldOut:
 
 
 def chosen_segments(segments: Sequence[Segment], tokens: int) -> list[Segment]:
-  """The segments of a split that are scored; see `held_out`. What counts n-grams scores the same ones."""
-  scored = [segment for segment in segments if segment.scored_tokens]
-  rows = evenly_spread(len(scored), sum(segment.scored_tokens for segment in scored), tokens)
-  return list(segments) if len(rows) == len(scored) else [scored[row] for row in rows]
+  """The segments of a split that are scored, by models and by n-grams.
+
+  A segment is a block of the text. Their number counts a token for each byte, so that they are the same ones whatever
+  the tokenizer, whose tokens are fewer.
+  """
+  chosen = len(segments) if tokens == 0 else min(len(segments), math.ceil(tokens / BLOCK))
+  return [segments[row] for row in evenly_spread(len(segments), chosen)]
+
+
+def is_part(data: Data, tokens: int) -> bool:
+  """Whether run.final_evaluation_tokens=`tokens` leaves out any of the held-out text."""
+  splits: tuple[Split, ...] = ('validation', 'test')
+  held = [data.corpus.of(split) for split in splits] if data.corpus else []
+  return any(len(chosen_segments(segments, tokens)) < len(segments) for segments in held)
+
+
+def part_of(result: Mapping[str, Any]) -> int | None:
+  """What a result.json was measured on: run.final_evaluation_tokens, or 0 if that was all of the splits.
+
+  None: nothing, since the run diverged. Results from before there was a bound were measured on all.
+  """
+  if result['status'] == 'diverged':
+    return None
+  whole = all(result.get(f'{split}_tokens') == result.get(f'{split}_tokens_of') for split in ('val', 'test'))
+  return 0 if whole else result['final_evaluation_tokens']
 
 
 def evaluated_as_asked(result: Mapping[str, Any], tokens: int) -> bool:
-  """Whether a result.json was measured on the part of the splits that run.final_evaluation_tokens=`tokens` asks for.
-
-  A run that diverged has no loss to measure; one from before there was a bound was measured on the whole splits.
-  """
-  if result.get('val_tokens') is None or result['final_evaluation_tokens'] == tokens:
-    return True
-  parts = [(result[f'{split}_tokens'], result[f'{split}_tokens_of']) for split in ('val', 'test')]
-  return all(scored == of and (tokens == 0 or tokens >= of) for scored, of in parts)
+  """Whether a result.json was measured on the part of the splits that run.final_evaluation_tokens=`tokens` asks for."""
+  before = result.get('final_evaluation_tokens', tokens)
+  return before == tokens or part_of(result) is None or (part_of(result) == 0 and (tokens == 0 or 0 < before < tokens))
 
 
-def evenly_spread(count: int, scored: int, tokens: int) -> np.ndarray:
-  """Which of `count` pieces, with `scored` tokens in all, make about so many tokens; 0: all."""
-  chosen = count if tokens == 0 or tokens >= scored else max(1, count * tokens // scored)
+def evenly_spread(count: int, chosen: int) -> np.ndarray:
+  """Which `chosen` ones of `count`."""
   return np.arange(chosen) * count // max(chosen, 1)
 
 

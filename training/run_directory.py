@@ -129,6 +129,9 @@ def prepare(directory: Path, config: Config) -> None:
   check(directory, config)
   clear_unfinished(directory)
   (directory / FAILURE).unlink(missing_ok=True)
+  result = stored_run.intact_result(directory)
+  if result is not None and not evaluated_as_asked(result, config.run.final_evaluation_tokens):
+    (directory / 'result.json').unlink()  # the last checkpoint is evaluated again
   write_json(directory / 'config.json', config.to_flat())
 
 

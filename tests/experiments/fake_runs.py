@@ -52,6 +52,7 @@ def write_experiment(
   directory.mkdir(parents=True, exist_ok=True)
   kept = {
     'data_checksum': CHECKSUM,
+    'part': 0,
     'split': 'validation',
     'bits_per_byte': YARDSTICKS if yardsticks is None else yardsticks,
   }

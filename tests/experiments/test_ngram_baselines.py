@@ -7,7 +7,7 @@ import pytest
 from reported import findings
 
 from experiments import ngram_baselines
-from training.corpus import BYTES, encode_text
+from training.corpus import byte_encoder, encode_text
 from training.data import Data
 from training.files import write_sealed
 from training.ngrams import yardsticks
@@ -15,7 +15,7 @@ from training.ngrams import yardsticks
 
 def data_of(text: bytes, checksum: str) -> Data:
   """A text of bytes, with no more than what n-grams are counted from."""
-  return Data(256, checksum, None, None, None, encode_text(text, BYTES, checksum))
+  return Data(256, checksum, None, None, None, encode_text(text, byte_encoder(), checksum))
 
 
 ONE, OTHER = data_of(b'in the beginning ' * 90, 'one'), data_of(b'was the word, and ' * 90, 'other')
@@ -35,6 +35,19 @@ def test_they_are_counted_once_for_a_text_and_anew_for_another(tmp_path, split):
   assert ngram_baselines.read(tmp_path, split, 'one') is None
 
 
+def test_they_are_counted_anew_for_another_part_of_the_split(tmp_path, monkeypatch):
+  monkeypatch.setattr('training.corpus.BLOCK', 16)
+  monkeypatch.setattr('training.held_out.BLOCK', 16)
+  data = data_of(b'in the beginning ' * 90, 'one')
+  whole, part = (ngram_baselines.keep(tmp_path / str(tokens), 'test', data, tokens).parent for tokens in (0, 32))
+  assert ngram_baselines.read(whole, 'test', 'one', 0) != ngram_baselines.read(part, 'test', 'one', 32)
+  assert ngram_baselines.read(part, 'test', 'one', 32) == yardsticks(data, 'test', 32)
+  for wrong in (0, 33, None):
+    assert ngram_baselines.read(part, 'test', 'one', wrong) is None
+  ngram_baselines.keep(part, 'test', data, 10**6)
+  assert ngram_baselines.read(part, 'test', 'one', 0) == ngram_baselines.read(whole, 'test', 'one', 0)
+
+
 DAMAGE = {
   'a digit': lambda kept: {**kept, 'bits_per_byte': {**kept['bits_per_byte'], 'unigram': 1.0}},
   'no checksum': lambda kept: {name: value for name, value in kept.items() if name != 'sha256'},
@@ -50,7 +63,8 @@ def test_a_file_that_cannot_be_believed_is_counted_again(tmp_path, case):
   if case == 'cut':
     path.write_bytes(whole[:40])
   elif case == 'other values':
-    write_sealed(path, {'data_checksum': 'one', 'split': 'validation', 'bits_per_byte': {'unigram': -1}})
+    kept = {'data_checksum': 'one', 'split': 'validation', 'part': 0}
+    write_sealed(path, {**kept, 'bits_per_byte': {'unigram': -1}})
   else:
     path.write_text(json.dumps(DAMAGE[case](json.loads(whole))))
   assert ngram_baselines.read(tmp_path, 'validation', 'one') is None
@@ -61,8 +75,9 @@ def test_a_file_that_cannot_be_believed_is_counted_again(tmp_path, case):
 def test_a_report_shows_those_of_its_own_text_and_split_alone(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9}, points=2)
   assert findings(fake_runs.BLOCK, directory)['yardsticks'] == fake_runs.YARDSTICKS
-  kept = {'data_checksum': fake_runs.CHECKSUM, 'split': 'validation', 'bits_per_byte': fake_runs.YARDSTICKS}
-  for wrong in ({'data_checksum': 'another'}, {'split': 'test'}):
+  kept = {'data_checksum': fake_runs.CHECKSUM, 'split': 'validation', 'part': 0}
+  kept['bits_per_byte'] = fake_runs.YARDSTICKS
+  for wrong in ({'data_checksum': 'another'}, {'split': 'test'}, {'part': 100}):
     write_sealed(directory / 'yardsticks.json', kept | wrong)
     assert findings(fake_runs.BLOCK, directory)['yardsticks'] == {}
   (directory / 'yardsticks.json').write_text(json.dumps(fake_runs.YARDSTICKS))

@@ -10,10 +10,15 @@ from training import ngrams
 from training.config import DataConfig
 from training.corpus import Corpus, Segment
 from training.data import Data, evaluation_batches, load
-from training.held_out import evaluated_as_asked, held_out
+from training.held_out import chosen_segments, evaluated_as_asked, held_out, part_of
 from training.sources import Windows
 
 BLOCK = 40  # tokens; each stands for 3 bytes, but in the even segments for 1
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+  monkeypatch.setattr('training.held_out.BLOCK', BLOCK)
 
 
 def data_of(segments: int, sequence_length: int = 7) -> Data:
@@ -44,8 +49,9 @@ def expected_targets(data: Data, split: str, chosen: list[int]) -> list[int]:
 @pytest.mark.parametrize('split', ['validation', 'test'])
 @pytest.mark.parametrize(
   ('tokens', 'chosen'),
-  [(1, [0]), (39, [0]), (80, [0, 5]), (120, [0, 3, 6]), (200, [0, 2, 4, 6, 8]), (0, range(10)), (10**9, range(10))],
+  [(1, [0]), (40, [0]), (80, [0, 5]), (120, [0, 3, 6]), (161, [0, 2, 4, 6, 8]), (0, range(10)), (10**9, range(10))],
 )
+@pytest.mark.usefixtures('small_blocks')
 def test_whole_segments_evenly_spread(split, tokens, chosen):
   data = data_of(10)
   part = held_out(data, split, tokens)
@@ -57,12 +63,14 @@ def test_whole_segments_evenly_spread(split, tokens, chosen):
   assert part.bits_per_byte(1.0) == pytest.approx(1 / math.log(2) / bytes_per_token)
 
 
+@pytest.mark.usefixtures('small_blocks')
 @pytest.mark.parametrize('tokens', [100, 130, 361, 0])
 def test_the_part_does_not_depend_on_the_sequence_length(tokens):
   parts = [held_out(data_of(10, length), 'test', tokens) for length in (1, 7, 64)]
   assert len({tuple(targets_of(part.source)) for part in parts}) == 1
 
 
+@pytest.mark.usefixtures('small_blocks')
 @pytest.mark.parametrize('tokens', [1, 120, 0])
 def test_entropy_and_ngrams_are_of_the_same_tokens(tokens):
   data = data_of(10)
@@ -107,20 +115,32 @@ def test_a_synthetic_split_is_bounded_by_whole_sequences():
   )
 
 
+@pytest.mark.usefixtures('small_blocks')
+def test_the_part_is_the_same_text_whatever_the_tokenizer():
+  """Of the same blocks a tokenizer makes a quarter of the tokens."""
+  data = data_of(10)
+  fewer = [segment._replace(stop=segment.start + 10) for segment in data.corpus.of('test')]
+  chosen, others = chosen_segments(data.corpus.of('test'), 120), chosen_segments(fewer, 120)
+  assert [segment.start for segment in chosen] == [segment.start for segment in others]
+
+
 SUBSET = {
-  'final_evaluation_tokens': 100, 'val_tokens': 78, 'val_tokens_of': 361, 'test_tokens': 78, 'test_tokens_of': 361,
+  'status': 'completed', 'final_evaluation_tokens': 100, 'val_tokens': 78, 'val_tokens_of': 361, 'test_tokens': 78,
+  'test_tokens_of': 361,
 }  # fmt: skip
 WHOLE = SUBSET | {'final_evaluation_tokens': 400, 'val_tokens': 361, 'test_tokens': 361}
 
 
 @pytest.mark.parametrize(
-  ('result', 'tokens', 'asked'),
+  ('result', 'tokens', 'part', 'asked'),
   [
-    (SUBSET, 100, True), (SUBSET, 101, False), (SUBSET, 0, False), (SUBSET, 400, False),
-    (WHOLE, 400, True), (WHOLE, 0, True), (WHOLE, 361, True), (WHOLE, 360, False),
-    (WHOLE | {'test_tokens_of': 500, 'test_tokens': 400}, 0, False),
-    ({'status': 'completed'}, 100, True), (SUBSET | {'val_tokens': None, 'test_tokens': None}, 7, True),
+    (SUBSET, 100, 100, True), (SUBSET, 101, 100, False), (SUBSET, 0, 100, False), (SUBSET, 400, 100, False),
+    (WHOLE, 400, 0, True), (WHOLE, 0, 0, True), (WHOLE, 401, 0, True), (WHOLE, 361, 0, False),
+    (WHOLE | {'final_evaluation_tokens': 0}, 10**9, 0, False),
+    (WHOLE | {'test_tokens_of': 500, 'test_tokens': 400}, 0, 400, False),
+    ({'status': 'completed'}, 100, 0, True), (SUBSET | {'status': 'diverged', 'val_tokens': None}, 7, None, True),
   ],
 )  # fmt: skip
-def test_whether_a_result_is_of_the_tokens_that_are_asked_for(result, tokens, asked):
+def test_whether_a_result_is_of_the_tokens_that_are_asked_for(result, tokens, part, asked):
+  assert part_of(result) == part
   assert evaluated_as_asked(result, tokens) == asked

@@ -5,7 +5,7 @@ import json
 import pytest
 from quick_runs import CONFIG, EASY, EVALUATED, Stop, assert_same_run, rows_of, train
 
-from training import corpus, files, loop, programs, run_directory, scoring
+from training import corpus, files, held_out, loop, programs, run_directory, scoring
 from training.checkpoint import steps_in
 from training.programs import Programs
 
@@ -153,13 +153,14 @@ def test_several_processes_ask_equally_often_and_are_told_once():
 @pytest.fixture
 def many_segments(tmp_path, monkeypatch):
   """A text of 200 blocks, each of 64 bytes: ten of each held-out split."""
-  monkeypatch.setattr(corpus, 'BLOCK', 64)
+  for module in (corpus, held_out):
+    monkeypatch.setattr(module, 'BLOCK', 64)
   (tmp_path / 'blocks.txt').write_bytes(EASY[:-8] * 4)
   return CONFIG.replace({'data.paths': str(tmp_path / 'blocks.txt')})
 
 
 def test_another_part_is_evaluated_from_the_last_checkpoint(tmp_path, many_segments, scored):
-  run, changes = tmp_path / 'run', {'run.final_evaluation_tokens': 200}
+  run, changes = tmp_path / 'run', {'run.final_evaluation_tokens': 192}
   whole = train(run, many_segments)
   assert (whole['val_tokens'], whole['val_tokens_of']) == (630, 630)
   checkpoints, log = steps_in(run / 'checkpoints'), (run / 'metrics.jsonl').read_bytes()
