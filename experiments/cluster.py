@@ -5,12 +5,12 @@ read of them is read here alone. It takes Slurm's number of tasks from SLURM_NTA
 script is that of the whole job; how many run one command is the step's own number.
 """
 
+import dataclasses
 import os
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from training.config import ConfigError
 
@@ -21,7 +21,8 @@ _HOST_NAMESPACE = 'pid:[4026531836]'  # of process numbers, as of a process that
 _UNKNOWN_MPI = (('OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_RANK'), ('PMI_SIZE', 'PMI_RANK'))
 
 
-class Started(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Started:
   """What a scheduler says of the process that asks.
 
   Attributes:

@@ -1,5 +1,6 @@
 """What there is to run on, and the environment a worker needs there."""
 
+import dataclasses
 import functools
 import importlib.util
 import math
@@ -31,7 +32,8 @@ print('\\n{ANSWER}', platform, count, devices[0].device_kind)
 ANY_MESH = MeshConfig()
 
 
-class Answer(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Answer:
   """What JAX has found: 'cpu', 'gpu' or 'tpu'; how many GPUs or chips; their kind; and what it has said of it."""
 
   platform: str
@@ -114,7 +116,8 @@ def visible(variable: str, devices: int) -> list[str]:
 
 def _accelerators() -> tuple[str, int]:
   """('cpu' | 'gpu' | 'tpu', GPUs or chips)."""
-  return ask_jax()[:2]
+  found = ask_jax()
+  return found.platform, found.count
 
 
 def has_plugin() -> bool:

@@ -67,8 +67,8 @@ def described(places: Sequence[Place], shared: bool = False, processes: Processe
   """What the workers train on, in a line; and in another, where there is a GPU that they do not train on, how to."""
   found = machine.ask_jax()
   if found.platform == 'cpu':
-    used = {place.core for place in places} if places[0].core is not None else set(cores())
-    what = f'{_count(len(used), "CPU core")} ({processor()})'
+    own = len(cores()) if places[0].core is None else len({place.core for place in places})
+    what = f'{_count(own, "CPU core")} ({processor()})'
     what += f', as {places[0].devices} devices' if places[0].devices > 1 else ''
   else:
     variable = VARIABLES['gpu' if found.platform == 'gpu' else 'chip']

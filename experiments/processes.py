@@ -95,7 +95,7 @@ def named_by_flags() -> Processes | None:
 def _by_scheduler() -> Processes:
   """As the scheduler has started them; ALONE if there is none, or it has started one."""
   started = cluster.started_by_scheduler()
-  return ALONE if started is None else Processes(*started)
+  return ALONE if started is None else Processes(**dataclasses.asdict(started))
 
 
 def check_coordinator(processes: Processes, tell: Callable[[str], None] = lambda line: None) -> None:

@@ -53,7 +53,7 @@ def test_jax_finds_its_clusters_as_it_did_when_this_was_written():
 def test_a_scheduler_says_who_they_are(environment, host, monkeypatch):
   found = started_with(monkeypatch, environment)
   assert re.fullmatch(rf'{host}:\d+', found.coordinator)
-  assert found[1:] == (3, 2, 0)
+  assert (found.count, found.index, found.local_index) == (3, 2, 0)
 
 
 @pytest.mark.parametrize(

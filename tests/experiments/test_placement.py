@@ -1,5 +1,6 @@
 """Which cores and GPUs the workers of commands side by side have. A process of the tests is the other command."""
 
+import dataclasses
 import importlib.metadata
 import os
 import subprocess
@@ -202,7 +203,7 @@ def test_what_would_use_it_is_told_too(monkeypatch):
   version = importlib.metadata.version('jax')
   assert line == f"a GPU (NVIDIA H200) is here and not used: for training on it, pip install 'jax[cuda13]=={version}'"
   monkeypatch.setattr(machine, 'has_plugin', lambda: True)
-  monkeypatch.setattr(machine, 'ask_jax', lambda: CPU._replace(said='one\nlibcudart.so.13: cannot open'))
+  monkeypatch.setattr(machine, 'ask_jax', lambda: dataclasses.replace(CPU, said='one\nlibcudart.so.13: cannot open'))
   _, line = placement.described([Place(2, {})])
   assert line.endswith("not used, since JAX's plugin for it does not start: libcudart.so.13: cannot open")
   for name, value in (('JAX_PLATFORMS', 'cpu'), ('CUDA_VISIBLE_DEVICES', ''), ('CUDA_VISIBLE_DEVICES', 'NoDevFiles')):
@@ -232,4 +233,5 @@ def test_a_banner_is_no_answer_of_jax(monkeypatch, tmp_path):
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   monkeypatch.delenv('JAX_NUM_CPU_DEVICES', raising=False)
   monkeypatch.delenv('XLA_FLAGS', raising=False)
-  assert machine.ask_jax()[:3] == ('cpu', 1, 'cpu')
+  found = machine.ask_jax()
+  assert (found.platform, found.count, found.kind) == ('cpu', 1, 'cpu')
