@@ -1,7 +1,9 @@
 """What a person sees while runs train: a live table in a terminal, plain lines elsewhere."""
 
+import dataclasses
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +15,112 @@ from rich.table import Table
 from experiments.plan import Run
 
 LOG_LINES = 8  # of a failed run, shown
+FIRST_LINE, LAST_LINES = 10.0, 300.0  # seconds between the lines on a run, without a terminal: at first, and at most
+
+
+@dataclasses.dataclass
+class Activity:
+  """What a run does.
+
+  Attributes:
+    started: when a worker took it.
+    told: when a line was last printed on it.
+    step: the last step that it logged: {'step', 'steps', 'loss', 'tokens_per_second'}; empty before.
+    between: what it does between steps: {'doing'} or {'evaluating', 'done', 'of'}; empty while it trains.
+  """
+
+  started: float
+  told: float
+  step: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  between: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def words(self) -> str:
+    """What it does, short enough for a table."""
+    if 'evaluating' in self.between:
+      return f'evaluating: {self.between["evaluating"]}'
+    if self.between or not self.step:
+      return self.between.get('doing', 'starting')
+    return f'{self.step["step"]}/{self.step["steps"]}'
+
+  @property
+  def share(self) -> tuple[int, int] | None:
+    """How much of how much is done of it; None where that is not known."""
+    if 'evaluating' in self.between:
+      return self.between['done'], self.between['of']
+    return (self.step['step'], self.step['steps']) if self.step and not self.between else None
+
+  @property
+  def sentence(self) -> str:
+    """A line on it."""
+    if 'evaluating' in self.between:
+      return f'{self.words}, {self.between["done"]:,} of {self.between["of"]:,} tokens'
+    return self.words if self.between or not self.step else f'training, step {self.words}{self.loss(", loss ")}'
+
+  def loss(self, before: str = '') -> str:
+    """The training loss at the last logged step; empty where there is none."""
+    loss = self.step.get('loss')
+    return '' if loss is None else f'{before}{loss:.3f}'
 
 
 class Display:
-  """Told of each run's start, progress and end. A context manager: the live table is there inside it."""
+  """Told of each run's start, progress and end. A context manager: the live table is there inside it.
 
-  def __init__(self, console: Console, total: int, finished: int):
+  Without a terminal, what ends or fails is a line, and what lasts has one now and then: after 10 seconds, 20, 40, ...,
+  and at least every 5 minutes.
+  """
+
+  def __init__(self, console: Console, total: int, finished: int, clock: Callable[[], float] = time.monotonic):
     self._console, self._total, self._done = console, total, finished
-    self._finished_before = finished
-    self._started = time.monotonic()
-    self._running: dict[Run, Mapping[str, Any]] = {}
+    self._finished_before, self._clock, self._started = finished, clock, clock()
+    self._running: dict[Run, Activity] = {}
     self._live = (
       Live(console=console, refresh_per_second=4, get_renderable=self._table) if console.is_terminal else None
     )
+    self._closed, self._lines = threading.Event(), threading.Thread(target=self._tell_now_and_then, daemon=True)
 
   def __enter__(self) -> 'Display':
-    if self._live:
-      self._live.start()
+    self._live.start() if self._live else self._lines.start()
     return self
 
   def __exit__(self, *exception) -> None:
     if self._live:
       self._live.stop()
+    else:
+      self._closed.set()
+      self._lines.join()
 
   def started(self, run: Run) -> None:
     """A worker has taken the run."""
-    self._running[run] = {}
+    self._running[run] = Activity(self._clock(), self._clock())
 
   def progress(self, run: Run, event: Mapping[str, Any]) -> None:
-    """The run has logged a step, or has something to say."""
+    """The run has logged a step, does something else, or has something to say."""
     if 'note' in event:
       self._say(f'{run.label}: {event["note"]}')
+    elif 'step' in event:
+      self._running[run] = dataclasses.replace(self._running[run], step=event, between={})
     else:
-      self._running[run] = event
+      self._running[run] = dataclasses.replace(self._running[run], between=event)
+
+  def tell(self) -> None:
+    """Prints a line on each run that has lasted since the last one; see FIRST_LINE."""
+    now = self._clock()
+    for run, activity in list(self._running.items()):
+      if now - activity.told >= min(max(FIRST_LINE, activity.told - activity.started), LAST_LINES):
+        self._running[run] = dataclasses.replace(activity, told=now)
+        self._say(f'{run.label}: {activity.sentence}')
+
+  def _tell_now_and_then(self) -> None:
+    while not self._closed.wait(1.0):
+      self.tell()
 
   def ended(self, run: Run, status: str) -> None:
     """The run has its result."""
     last = self._running.pop(run)
     self._done += 1
-    loss = f', training loss {last["loss"]:.3f}' if last.get('loss') is not None else ''
-    self._say(f'{run.label}: {status.replace("_", " ")}{loss} ({self._done} of {self._total}{self._left()})')
+    progress = f'({self._done} of {self._total}{self._left()})'
+    self._say(f'{run.label}: {status.replace("_", " ")}{last.loss(", training loss ")} {progress}')
 
   def stopping(self) -> None:
     """The workers have been told to stop."""
@@ -61,7 +129,7 @@ class Display:
   def stopped(self, run: Run, saved: bool) -> None:
     """The run has been stopped; if its worker could not save what it did, its next start does that again."""
     last = self._running.pop(run)
-    at = f' after step {last["step"]}' if last else ''
+    at = f' after step {last.step["step"]}' if last.step else ''
     self._say(f'{run.label}: stopped{at}{"" if saved else ", not saved: it goes on from its last checkpoint"}')
 
   def failed(self, run: Run, error: str, log: Path | None) -> None:
@@ -79,27 +147,25 @@ class Display:
 
   def _left(self) -> str:
     """The time left, from the runs that ended so far and the shares of those under way."""
-    shares = sum(event['step'] / event['steps'] for event in self._running.values() if event)
+    steps = [activity.step for activity in self._running.values() if activity.step]
+    shares = sum(step['step'] / step['steps'] for step in steps)
     worth = self._done - self._finished_before + shares
     if not worth or self._done == self._total:
       return ''
-    seconds = (time.monotonic() - self._started) / worth * (self._total - self._finished_before - worth)
+    seconds = (self._clock() - self._started) / worth * (self._total - self._finished_before - worth)
     return f', about {seconds / 60:.0f} min left' if seconds > 90 else f', about {seconds:.0f} s left'
 
   def _table(self) -> Table:
     table = Table(box=None, title=f'{self._done} of {self._total} runs done{self._left()}', title_justify='left')
     for name in ('run', 'step', '', 'loss', 'tokens/s'):
       table.add_column(name, justify='left' if name in ('run', '') else 'right')
-    for run, event in self._running.items():
-      if not event:
-        table.add_row(run.label, 'starting')
-        continue
-      speed = event['tokens_per_second']
+    for run, activity in list(self._running.items()):
+      speed, share = activity.step.get('tokens_per_second'), activity.share
       table.add_row(
         run.label,
-        f'{event["step"]}/{event["steps"]}',
-        ProgressBar(total=event['steps'], completed=event['step'], width=20),
-        '-' if event['loss'] is None else f'{event["loss"]:.3f}',
+        activity.words,
+        ProgressBar(total=share[1], completed=share[0], width=20) if share else '',
+        (activity.loss() or '-') if activity.step else '',
         '' if speed is None else f'{speed:,.0f}',
       )
     return table
