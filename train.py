@@ -8,6 +8,7 @@
   python train.py --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
   python train.py --config=configs/small.py --config.model.num_layers=24
   python train.py --launcher=slurm --slurm_partition=gpu --slurm_gpus=1
+  python train.py --compare=runs/block/baseline,runs/custom/mine   one report over runs that are there
   python train.py --status                                   how its runs do
 
 Running a command again goes on where it stopped, and skips what is finished. It exits with 0; 1 if a run failed; 2 if
@@ -78,6 +79,13 @@ NAME = flags.DEFINE_string('name', '', 'The name of a run outside the experiment
 SWEEP = flags.DEFINE_string(
   'sweep', '', 'A grid, as in model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
 )
+COMPARE = flags.DEFINE_list(
+  'compare', [], 'Train nothing: one report over the finished runs of these directories, of any experiments, variants, '
+  'runs or work directories; the first is the baseline. It goes to <workdir>/compare/<--name>.',
+)  # fmt: skip
+LABELS = flags.DEFINE_list(
+  'labels', [], 'What variants are called in tables and figures, as in post_norm=Post-LN,baseline=Pre-Norm.'
+)
 ESTIMATE = flags.DEFINE_bool(
   'estimate', False, 'Print what each variant would take, from its compiled step, and run nothing: parameters, FLOPs a '
   'step, and bytes a device, on the mesh that is asked for.',
@@ -93,6 +101,8 @@ def main() -> int:
   if LIST.value:
     list_experiments(console)
     return 0
+  if COMPARE.value:
+    return compare_directories(console)
   workdir, command = given_path(WORKDIR.value, '--workdir'), shlex.join(['python', *sys.argv])
   if STATUS.value and not asks_for_runs():
     from experiments import status  # here, since what reads runs takes a second to import
@@ -101,6 +111,7 @@ def main() -> int:
   experiment, changes = asked_for()
   scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
   chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
+  names = labels_of(experiment)
   runs, grid = plan.plan_runs(chosen, scale, changes, workdir), []
   extends = EXTEND.value and not TUNE.value
   if extends:
@@ -140,9 +151,35 @@ def main() -> int:
     from experiments import status
 
     return status.show([*grid, *runs], console, EXTEND.value)
-  from experiments.conduct import conduct
+  from experiments.conduct import View, conduct
 
-  return conduct(experiment, runs, launcher, console, command, EXTEND.value, found, joins=together.index > 0)
+  view = View(tuple(chosen.variants) if VARIANTS.value else (), names)
+  return conduct(experiment, runs, launcher, console, command, EXTEND.value, found, together.index > 0, view)
+
+
+def labels_of(experiment: Experiment) -> dict[str, str]:
+  """What --labels calls the variants of the experiment."""
+  if not LABELS.value:
+    return {}
+  from experiments import labels  # here, since what reads runs takes a second to import
+
+  return labels.parse(LABELS.value, experiment.variants)
+
+
+def compare_directories(console: Console) -> int:
+  """Reports on runs that are there, wherever, and returns the exit code."""
+  from experiments import compare, conduct
+
+  given = [
+    flag for flag in (EXPERIMENT, VARIANTS, SEEDS, SWEEP, INIT_FROM, TUNE, EXTEND, STATUS, ESTIMATE) if flag.value
+  ]
+  if given or config_changes() or flags.FLAGS.config:
+    what = f'--{given[0].name}' if given else '--config'
+    raise ConfigError(f'--compare trains nothing, and takes runs as they are: leave {what} out')
+  workdir, command = given_path(WORKDIR.value, '--workdir'), shlex.join(['python', *sys.argv])
+  directories = [str(given_path(directory, '--compare')) for directory in COMPARE.value if directory.strip()]
+  conduct.show(*compare.compare(directories, workdir, NAME.value, LABELS.value, command), console)
+  return 0
 
 
 def asks_for_runs() -> bool:

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,18 @@ from training.files import clear_unfinished
 from training.locks import REPORT_WITHIN, locked
 from training.resume import check_start
 from training.run_directory import check_text, is_finished
+
+
+class View(NamedTuple):
+  """What a report shows of an experiment.
+
+  Attributes:
+    variants: those asked for; empty: all that have runs.
+    labels: of variants that are shown under another name.
+  """
+
+  variants: tuple[str, ...] = ()
+  labels: Mapping[str, str] = {}
 
 
 class Trained(NamedTuple):
@@ -46,8 +58,12 @@ def conduct(
   extend: bool = False,
   tuning: Tuning | None = None,
   joins: bool = False,
+  view: View = View(),  # noqa: B008
 ) -> int:
   """Trains the runs that are not finished, and writes and prints the report.
+
+  The report is of all runs that are there. Where all that were asked for are finished, and nothing is left but to draw,
+  it is of the variants asked for, and of the baseline.
 
   Args:
     experiment: as declared, with all its variants.
@@ -58,6 +74,7 @@ def conduct(
     extend: whether runs of fewer steps, but else the same, go on to as many as asked for.
     tuning: how the learning rates were, or might have been, chosen; the report shows it.
     joins: whether another process leads: of those that train one run together.
+    view: what the report shows.
 
   Returns:
     The exit code: 0; 1 if a run failed; the launcher's own if runs are left, and nothing is written then.
@@ -65,7 +82,7 @@ def conduct(
   Raises:
     ConfigError: before anything is compiled or written, if a run cannot be.
   """
-  data, _, failed, code = train_runs(runs, launcher, console, extend, joins)
+  data, todo, failed, code = train_runs(runs, launcher, console, extend, joins)
   if code is not None:
     return code
   directory = runs[0].directory.parent.parent
@@ -76,11 +93,25 @@ def conduct(
       splits: tuple[Split, ...] = ('validation', 'test') if runs[0].tuned else ('validation',)
       for split in splits:
         ngram_baselines.keep(directory, split, data, runs[0].config.run.final_evaluation_tokens)
-      summary, paths = report.write(experiment, directory, command, tuning)
-    console.print(report.table(summary))
-    for path in paths:
-      console.print(_from_here(path), highlight=False, soft_wrap=True)
+      shown = experiment if todo else _only(experiment, view.variants)
+      summary, paths = report.write(shown, directory, command, tuning, view.labels)
+    show(summary, paths, console)
   return 1 if failed else 0
+
+
+def show(summary: Mapping[str, Any], paths: Sequence[Path], console: Console) -> None:
+  """Prints the table of a report, and where its files are."""
+  console.print(report.table(summary))
+  for path in paths:
+    console.print(_from_here(path), highlight=False, soft_wrap=True)
+
+
+def _only(experiment: Experiment, variants: Sequence[str]) -> Experiment:
+  """The experiment with its baseline and these variants alone."""
+  kept = {
+    name: own for name, own in experiment.variants.items() if not variants or name in (experiment.baseline, *variants)
+  }
+  return dataclasses.replace(experiment, variants=kept)
 
 
 def train_runs(

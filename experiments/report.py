@@ -10,24 +10,30 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments import figure_style, figures, page, results, words
+from experiments import figure_style, figures, labels, page, results, verdict_files, words
 from experiments import runs as experiment_runs
 from experiments.experiment import Experiment
+from experiments.runs import ExperimentRuns
 from experiments.summary import NOT_COMPARABLE, base_config, summarise
 from experiments.tuning import Tuning
 from training.files import write_atomically, write_json
 
 
 def write(
-  experiment: Experiment, directory: str | os.PathLike, command: str, tuning: Tuning | None = None
+  experiment: Experiment,
+  directory: str | os.PathLike,
+  command: str,
+  tuning: Tuning | None = None,
+  names: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], list[Path]]:
-  """Writes results.csv, summary.json, the figures and report.html, from the files of finished runs alone.
+  """Writes tables, summary.json, the figures and report.html, from the files of an experiment's finished runs alone.
 
   Args:
-    experiment: what was declared.
+    experiment: what was declared; its variants are the ones that are shown.
     directory: <workdir>/<experiment>, where the runs are and the files go.
     command: makes it all again; the page shows it.
     tuning: how the learning rates were, or might have been, chosen; it has a figure of its own.
+    names: of variants that are shown under another name.
 
   Returns:
     The summary, and the files that were written, the page last.
@@ -35,12 +41,20 @@ def write(
   Raises:
     ConfigError: where the directory holds no run of the declared variants, saying what to run.
   """
-  directory = Path(directory)
-  runs = experiment_runs.load(experiment, directory)
+  names = names or {}
+  runs = labels.relabel(experiment_runs.load(experiment, directory), names)
+  return write_from(runs, Path(directory), command, tuning and labels.relabel_tuning(tuning, names))
+
+
+def write_from(
+  runs: ExperimentRuns, directory: Path, command: str, tuning: Tuning | None = None
+) -> tuple[dict[str, Any], list[Path]]:
+  """`write`, from runs that have been read."""
   summary = {**summarise(runs, tuning), 'command': command}
   paths = [
     results.write_csv(results.as_table(runs.records), directory / 'results.csv'),
     write_json(directory / 'summary.json', summary),
+    *verdict_files.write_all(summary, directory),
   ]
   shown = []
   for picture in figures.draw_all(runs, summary, tuning):

@@ -19,7 +19,8 @@ COLUMNS = (
   'val_loss', 'val_bits_per_byte', 'test_bits_per_byte', 'seconds', 'tokens_per_second', 'diverged_at',
 )  # fmt: skip
 _INTEGERS = ('seed', 'steps', 'tokens', 'parameters', 'flops_per_token', 'diverged_at')
-LAST = ('pooled',)  # of results.csv alone: whether a run is in its variant's mean, `yes`, or `no: ` and why
+# Of results.csv alone: whether a run is in its variant's mean, `yes`, or `no: ` and why; what its variant is called.
+LAST = ('pooled', 'label')
 NOTHING = run_files.Found([], [])
 _TEXTS = ('experiment', 'variant', 'status')
 
@@ -137,6 +138,6 @@ def _read_rows(run_directory: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike) -> Path:
-  """Writes results.csv: COLUMNS, and `pooled` if there is one; one row a run, what is missing left empty."""
+  """Writes results.csv: COLUMNS, and what there is of LAST; one row a run, what is missing left empty."""
   columns = [*COLUMNS, *(name for name in LAST if name in frame.columns)]
   return write_atomically(Path(path), frame[columns].to_csv(index=False, lineterminator='\n'))

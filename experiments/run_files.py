@@ -43,14 +43,15 @@ def find(directory: str | os.PathLike) -> Found:
   root = Path(os.path.abspath(directory))
   read, left_out = _read_all(root)
   workdirs = [_workdir(path, _place(record)) for path, record in read]
-  nested = [workdir for workdir in workdirs if workdir is not None]
-  if nested:
-    top = min(nested, key=lambda workdir: (len(workdir.parts), str(workdir)))
-    own = [workdir == top for workdir in workdirs]
-    # Work directories of their own inside this one, as runs/shakespeare in runs, are no mistake.
-    silent = [workdir not in (None, top) and root == top for workdir in workdirs]
-  else:
-    own, silent = _below_renamed(root, read), [False] * len(read)
+  around = [workdir for workdir in workdirs if workdir == root or workdir in root.parents]
+  top = min(around, key=lambda workdir: len(workdir.parts), default=None)
+  own = [workdir == top for workdir in workdirs] if top else _below_renamed(root, read)
+  # Work directories of their own inside this one, as runs/shakespeare in runs, are no mistake.
+  inside = [workdir is not None and workdir not in (top, root) for workdir in workdirs]
+  if not any(own):
+    others = dict.fromkeys(workdir for workdir, is_inside in zip(workdirs, inside, strict=True) if is_inside)
+    left_out += [f'{workdir.relative_to(root)} is a work directory of its own' for workdir in others if workdir]
+  silent = [is_inside and (root == top or not any(own)) for is_inside in inside]
   kept = [_at(directory, root, *one) for one, counts in zip(read, own, strict=True) if counts]
   lost = [one for one, counts, quiet in zip(read, own, silent, strict=True) if not counts and not quiet]
   return Found(_ordered(kept), [*left_out, *_out_of_place(root, lost)])

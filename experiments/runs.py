@@ -66,6 +66,11 @@ class Run:
     return self.result['variant']
 
   @property
+  def named(self) -> str:
+    """The variant's name in its folder, which it may not be shown under."""
+    return self.result.get('named', self.variant)
+
+  @property
   def seed(self) -> int:
     """What pairs this run with one of every other variant."""
     return self.result['seed']
@@ -113,6 +118,7 @@ class ExperimentRuns:
     yardsticks: values of n-gram models of the same text and split, in the measure's unit: {'unigram': 4.43, ...}.
     notes: what is missing or left out, a line each.
     refused: the variants that are not pooled, each with what differs.
+    declared: whether it is declared in what variants differ; else each is told by what it was found to differ in.
   """
 
   experiment: Experiment
@@ -122,6 +128,7 @@ class ExperimentRuns:
   yardsticks: Mapping[str, float]
   notes: tuple[str, ...]
   refused: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+  declared: bool = True
 
   @property
   def variants(self) -> list[str]:
@@ -167,13 +174,13 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
     )
   notes = [*_missing(experiment, found), *found_files.left_out]
   if others:
-    notes.append(f'not shown, since this experiment does not declare them: {", ".join(others)}')
+    notes.append(f'not shown here: {", ".join(others)}')
   notes += [
     f'{record["variant"]}, seed {record["seed"]}: was extended at step {", ".join(map(str, record["extended_at"]))}'
     for record in found
     if record.get('extended_at')
   ]
-  runs, said = _without_repeated([run for record in found if (run := _read_run(record, notes))])
+  runs, said = without_repeated([run for record in found if (run := read_run(record, notes))])
   notes += said
   if not runs:
     raise ConfigError(f'{directory} holds no whole run: {notes[-1]}')
@@ -207,7 +214,7 @@ def assemble(
   counted = {str(run.directory) for run in runs}
   marked = [{**record, 'pooled': _pooled(record, experiment, counted, refused)} for record in records]
   yardsticks = _yardsticks(Path(directory), compared, measure)
-  return ExperimentRuns(experiment, tuple(runs), marked, measure, yardsticks, tuple(notes), refused)
+  return ExperimentRuns(experiment, tuple(runs), marked, measure, yardsticks, tuple(notes), refused, declared)
 
 
 def _pooled(
@@ -216,13 +223,13 @@ def _pooled(
   """Whether a run is in the means of its variant, in words."""
   variant = record['variant']
   if variant not in experiment.variants:
-    return 'no: not a variant of this experiment'
+    return 'no: not shown here'
   if str(Path(record['directory'])) not in counted:
     return 'no: not a whole run of its own'
   return f'no: {"; ".join(refused[variant])}' if variant in refused else 'yes'
 
 
-def _without_repeated(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+def without_repeated(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
   """The runs without those that are another seed's over again, and a line for each of these."""
   kept, notes = [], []
   for variant in dict.fromkeys(run.variant for run in runs):
@@ -242,7 +249,7 @@ def mean_curve(runs: Iterable[Run], measure: Measure) -> pd.Series:
   return pd.concat(curves, axis=1).dropna().mean(axis=1) if curves else pd.Series(dtype='float64')
 
 
-def _read_run(record: Mapping[str, Any], notes: list[str]) -> Run | None:
+def read_run(record: Mapping[str, Any], notes: list[str]) -> Run | None:
   """A run from its files; None, and a note, where what it was is not known."""
   directory = Path(record['directory'])
   config = read_config(directory)

@@ -15,6 +15,7 @@ from experiments.tuning import Tuning, describe_choice
 from training.held_out import part_of
 
 NOT_COMPARABLE = 'not comparable'
+SHOWN = 12  # settings that a sentence names
 DOES_NOT_COVER = 'the choice of text, the tuning, and other model sizes or lengths of training'
 SHARE_NOTE = 'a schedule that ended earlier would reach it sooner'
 
@@ -90,6 +91,7 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
   low, high = statistics.interval(values) or (None, None)
   status = Counter(run.status for run in own)
   return {
+    'name': first.named,
     'pooled': bool(pooled),
     'not_comparable': list(runs.refused.get(variant, ())),
     'runs': {name: status[name] for name in ('completed', 'failed_to_learn', 'diverged')},
@@ -106,6 +108,7 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
     'warmup_steps': _shared(run.config['optimizer.warmup_steps'] for run in own),
     'initialisation': _initialisation(first.config),
     'changes': _changes(runs, variant),
+    'differs_in': None,
     'comparison': None,
     'token_multiplier': None,
     'verdict': '',
@@ -166,7 +169,11 @@ def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
         'differences': {str(seed): value for seed, value in comparison.differences.items()},
         'p_holm': adjusted.get(name),
       }
-      unlike = made_with.unlike(runs.pooled(name), runs.pooled(baseline))
+      own, theirs = runs.pooled(name), runs.pooled(baseline)
+      if not runs.declared:
+        entry['differs_in'] = list(comparability.differences(own, theirs))
+        where = f'{where}; differs from the baseline in {words.some(entry["differs_in"], SHOWN) or "no setting"}'
+      unlike = made_with.unlike(own, theirs)
       entry['sentence'] = words.sentence(comparison, entry['runs'], runs.measure.unit, where) + words.made_apart(unlike)
       entry['token_multiplier'] = _token_multiplier(runs, name, comparison)
 

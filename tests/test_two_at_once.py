@@ -14,6 +14,7 @@ from experiments import conduct, launch, plan, results
 from experiments.experiment import Experiment
 from training import locks, run_directory
 from training.config import Config, ConfigError
+from training.data import load_for
 
 SMALL = [
   '--config.data.task=copy', '--config.data.sequence_length=16', '--config.model.num_layers=2',
@@ -58,9 +59,9 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
   scale = Config().replace({'data.task': 'copy', 'run.steps': 40})
   (run,) = plan.plan_runs(experiment, scale, {}, tmp_path)
   run_directory.prepare(run.directory, run.config)
-  made_result.finish(run.directory)
+  made_result.finish(run.directory, data_checksum=load_for(run.config).checksum)
 
-  def write(experiment, directory, command, tuning):
+  def write(experiment, directory, *others):
     with pytest.raises(ConfigError, match='is being trained by'), locks.locked(directory / 'lock'):
       pass
     raise Stop

@@ -185,7 +185,7 @@ def test_the_table_of_results_says_which_runs_count(directory):
   frame = pd.read_csv(directory / 'results.csv')
   said = {
     'baseline': 'yes',
-    'mine': 'no: not a variant of this experiment',
+    'mine': 'no: not shown here',
     'post_norm': 'no: run.steps is 30 in seed 3, 300 in seeds 0-2',
   }
   assert frame.pooled.tolist() == frame.variant.map(said).tolist()

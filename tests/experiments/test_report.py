@@ -32,7 +32,8 @@ def test_write_leaves_the_agreed_files(full):
   directory, paths, _ = full
   names = {path.relative_to(directory).as_posix() for path in paths}
   figures = ('final_loss_by_variant', 'loss_curves', 'stream_gradient_by_layer')
-  assert names == {'results.csv', 'summary.json', 'report.html'} | {
+  tables = {f'verdicts.{suffix}' for suffix in ('csv', 'md', 'tex')}
+  assert names == {'results.csv', 'summary.json', 'report.html'} | tables | {
     f'figures/{figure}.{suffix}' for figure in figures for suffix in ('png', 'pdf', 'svg')
   }
   assert all(path.stat().st_size > 500 for path in paths)

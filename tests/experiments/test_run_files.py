@@ -1,7 +1,6 @@
 """Which results count: those that lie where they say."""
 
 import dataclasses
-import json
 import os
 import shutil
 import warnings
@@ -13,6 +12,7 @@ from reported import findings
 from experiments import results, run_files
 from experiments.experiment import Experiment
 from training.config import ConfigError
+from training.result import read_result, write_result
 
 TWO = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='block', seeds=(0, 1, 2))
 LEVELS = {'baseline': 2.9, 'relu': 3.0}
@@ -110,6 +110,8 @@ def test_work_directories_in_one_another_are_each_their_own(workdir):
   fake_runs.write_experiment(workdir / 'shakespeare/block', TWO, LEVELS, points=2)
   assert len(results.load(workdir)) == len(results.load(workdir / 'shakespeare')) == 6
   assert len(results.load(workdir, workdir / 'shakespeare')) == 12
+  with pytest.raises(ConfigError, match=r'holds no finished run \(runs is a work directory of its own\)'):
+    results.load(workdir.parent)
 
 
 def test_several_directories_count_each_run_once(workdir, tmp_path, monkeypatch):
@@ -131,8 +133,8 @@ def test_a_circle_of_links_ends(workdir):
 
 @pytest.mark.parametrize('wrong', [{'seed': '0'}, {'variant': None}, {'experiment': 5}])
 def test_a_result_that_does_not_say_whose_it_is_is_damaged(workdir, wrong):
-  path = workdir / 'block/relu/seed_1/result.json'
-  path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+  run = workdir / 'block/relu/seed_1'
+  write_result(run, (read_result(run) or {}) | wrong)
   with pytest.raises(ConfigError, match=rf'seed_1/result\.json is damaged \({next(iter(wrong))} is '):
     results.load(workdir)
   (workdir / 'block/relu/seed_1').rename(workdir / 'block/relu/aside')

@@ -61,7 +61,7 @@ def conducted(monkeypatch):
   """What `conduct` was asked for, instead of doing it."""
   asked = []
 
-  def record(experiment, runs, launcher, console, command, extend, tuning, joins):
+  def record(experiment, runs, launcher, console, command, extend, tuning, joins, view):
     conduct.check_directories(runs, extend, joins)
     asked.append((list(runs), tuning))
     return 0
