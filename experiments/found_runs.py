@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from experiments.plan import Run
 from training.config import Config, ConfigError
-from training.files import read_json
 from training.result import read_result
 from training.run_directory import TUNING_POINT
+from training.stored_run import read_config
 
 _SEED = re.compile(r'seed_(0|[1-9][0-9]*)')
 
@@ -37,7 +37,7 @@ def found_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
       places += _tuning_folders(workdir / name, name)
     for owner, variant, directory in places:
       try:
-        flat = read_json(directory / 'config.json')
+        flat = read_config(directory)
         if flat is None:
           found.waiting.append(directory)
           continue

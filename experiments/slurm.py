@@ -29,7 +29,7 @@ from experiments.command_line import new_console
 from experiments.display import Display
 from experiments.plan import Run
 from training.config import ConfigError
-from training.files import read_json, write_json
+from training.files import Damaged, read_json, write_sealed
 from training.paths import is_plain, printable
 from training.run_directory import FAILURE, is_finished, workdir_of
 
@@ -58,6 +58,7 @@ FORMATS = (
   (MEMORY, r'[0-9]{1,9}([KMGT]B?)?', 'write a size, as in --slurm_mem=16G'),
 )
 RECORD = 'slurm.json'  # in a run's directory: its last job
+JOB = re.compile(r'\d+(_\d+)?')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,10 @@ def submit(request: Request, runs: Sequence[Run], console: Console) -> int:
   from submitit.core.utils import FailedJobError
 
   queued = _queue()
-  runs = [run for run in runs if (read_json(run.directory / RECORD) or {}).get('job') not in queued]
+  for run in runs:
+    if (run.directory / RECORD).exists() and job_of(run.directory) is None:
+      console.print(f'{run.directory / RECORD} is damaged: its run is submitted again', markup=False, soft_wrap=True)
+  runs = [run for run in runs if job_of(run.directory) not in queued]
   if runs:
     folder = _folder(runs)
     outermost = [path for path in (folder, *folder.parents) if not path.exists()][-1]
@@ -155,13 +159,22 @@ def submit(request: Request, runs: Sequence[Run], console: Console) -> int:
       shutil.rmtree(outermost)
       raise ConfigError(f'Slurm refused the job: {error}') from None
     for run, job in zip(runs, jobs, strict=True):
-      write_json(run.directory / RECORD, {'job': job.job_id})
+      write_sealed(run.directory / RECORD, {'job': job.job_id})
       (run.directory / FAILURE).unlink(missing_ok=True)
     console.print(f'submitted {len(runs)} runs as job {jobs[0].job_id.partition("_")[0]}', highlight=False)
   else:
     console.print('all that is not finished is in the queue')
   console.print('the same command with --status shows how they do; as it is, once they have ended, the report')
   return 0
+
+
+def job_of(directory: Path) -> str | None:
+  """The last Slurm job of a run, as 12_0; None if it has none, or the record of it is damaged."""
+  try:
+    job = (read_json(directory / RECORD) or {}).get('job')
+  except Damaged:
+    return None
+  return job if isinstance(job, str) and JOB.fullmatch(job) else None
 
 
 def script(request: Request, runs: Sequence[Run]) -> str:

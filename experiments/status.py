@@ -18,10 +18,10 @@ from rich.text import Text
 from experiments.display import Display
 from experiments.found_runs import found_runs
 from experiments.plan import Run
-from experiments.slurm import RECORD
+from experiments.slurm import job_of
 from training import locks, run_directory
 from training.config import ConfigError
-from training.files import read_json
+from training.files import Damaged
 from training.metrics_log import read_metrics
 from training.stored_run import finished_result
 
@@ -49,14 +49,17 @@ class Status(NamedTuple):
 
 
 def status_of(run: Run) -> Status:
-  """How a run does; raises ConfigError if a file of it is damaged."""
+  """How a run does; a damaged file is told in its note."""
   log = run.directory / 'metrics.jsonl'
-  rows = read_metrics(log)
-  last = rows[-1] if rows else {'step': 0}
-  record, failure = read_json(run.directory / RECORD) or {}, run_directory.read_failure(run.directory)
-  trainer = locks.trainer(run.directory)
-  note = f'job {record["job"]}' if record else ''
   damage = run_directory.damage(run.directory, run.config)
+  try:
+    rows = read_metrics(log)
+  except Damaged as error:
+    rows, damage = [], damage or error.what
+  last = rows[-1] if rows else {'step': 0}
+  job, failure = job_of(run.directory), run_directory.read_failure(run.directory)
+  trainer = locks.trainer(run.directory)
+  note = f'job {job}' if job else ''
   result = None if damage else finished_result(run.directory, run.config)
   if result is not None:
     state, note = result['status'], ''
@@ -65,7 +68,7 @@ def status_of(run: Run) -> Status:
   elif failure:
     state, note = 'failed', failure
   else:
-    state, note = 'stopped' if rows else 'waiting', damage or note
+    state, note = 'stopped' if rows or damage else 'waiting', damage or note
   return Status(state, last['step'], last.get('train/loss'), log.stat().st_mtime if rows else None, note)
 
 

@@ -121,7 +121,10 @@ def read_failure(directory: Path) -> str | None:
     failure = read_json(directory / FAILURE)
   except Damaged as error:
     return f'why is not known: {error.what}'
-  return None if failure is None else str(failure.get('error'))
+  if failure is None:
+    return None
+  error = failure.get('error')
+  return error if isinstance(error, str) else f'why is not known: {directory / FAILURE} does not say'
 
 
 def prepare(directory: Path, config: Config) -> None:

@@ -54,6 +54,24 @@ def test_each_state_is_told_from_the_files(runs):
   assert found['waiting'].note == 'job 12_6'
 
 
+@pytest.mark.parametrize('name', ['result.json', 'metrics.jsonl', 'failure.json', 'slurm.json'])
+@pytest.mark.parametrize('content', ['', '[]', '{"a": NaN}\n{}\n', '{"job": 3, "status": 4, "step": 1}\n'])
+def test_a_damaged_file_hides_no_other_run(runs, name, content):
+  """Each is told, and nothing is said of it that it does not say."""
+  for variant in ('completed', 'stopped', 'waiting', 'failed'):
+    (runs[variant].directory / name).write_text(content)
+  found = {variant: status.status_of(run) for variant, run in runs.items()}
+  assert found['diverged'].state == 'diverged'
+  if name == 'result.json':
+    assert found['completed'].state == 'stopped'
+    assert 'result.json is damaged' in found['completed'].note
+  if name == 'failure.json':
+    assert found['failed'].state == 'failed'
+    assert found['failed'].note.startswith('why is not known: ')
+  if name == 'slurm.json':
+    assert found['waiting'] == status.Status('waiting', 0, None, None, '')
+
+
 def test_a_run_that_starts_again_has_not_failed(runs):
   run = runs['failed']
   run_directory.prepare(run.directory, run.config)
