@@ -83,6 +83,8 @@ class OptimizerConfig:
     clip: largest global gradient norm; 0: no clipping.
     z_loss: c in c log^2 Z, added to the loss of each scored token in training alone; Z is the sum of its exponentiated
       logits, so that it stays near 1 (Chowdhery et al. 2022, section 5, with 1e-4); 0: none.
+    ema: decay of an exponential moving average of the weights, as 0.999, which is then what is evaluated; without the
+      initial values in it (bias-corrected, as the moments of Adam are; Kingma & Ba 2015, section 3); 0: none.
     accumulate: parts that a batch is taken in, one after the other, to spare memory; the update is that of the whole.
   """
 
@@ -98,6 +100,7 @@ class OptimizerConfig:
   weight_decay: float = 0.1
   clip: float = 1.0
   z_loss: float = 0.0
+  ema: float = 0.0
   accumulate: int = 1
 
   def __post_init__(self):
@@ -106,7 +109,7 @@ class OptimizerConfig:
     for name in ('learning_rate', 'epsilon'):
       if getattr(self, name) <= 0:
         raise ConfigError(f'optimizer.{name}={getattr(self, name)}: must be above 0')
-    for name in ('beta1', 'beta2'):
+    for name in ('beta1', 'beta2', 'ema'):
       if not 0 <= getattr(self, name) < 1:
         raise ConfigError(f'optimizer.{name}={getattr(self, name)}: must be at least 0 and below 1')
     if not 0 < self.decay_fraction <= 1:

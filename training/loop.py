@@ -102,7 +102,7 @@ def train(
         mark = training.save(state)
       go_on()
       report({'doing': 'evaluating'})
-      evaluation = scoring(state.params)
+      evaluation = scoring(state.evaluated_params)
       result = result_of(config, state, data, evaluation)
       report({'doing': 'saving'})
     timing = {
@@ -200,7 +200,7 @@ class _Training:
     """
     if state is not None and self.config.run.is_evaluated(step):
       try:
-        row = row | validate(self.config, self.data, self.scoring(state.params))
+        row = row | validate(self.config, self.data, self.scoring(state.evaluated_params))
       except Stopped:
         self.save(state, {UNLOGGED: {'row': row, 'train_seconds': train_seconds}})
         raise

@@ -1,4 +1,11 @@
-"""From gradients to updates: clip, a direction by name, decoupled weight decay, a learning rate schedule."""
+"""From gradients to updates: clip, a direction by name, decoupled weight decay, a learning rate schedule.
+
+And from parameters to their moving average.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +68,22 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     optax.add_decayed_weights(config.weight_decay, decayed),
     optax.scale_by_learning_rate(make_schedule(config, steps)),
   )
+
+
+def make_average(config: OptimizerConfig) -> Callable[[Any, Any, jax.Array], Any]:
+  """(average, params, updates made before) -> the moving average of the parameters, with those after one more update.
+
+  After t updates it is sum_k d^(t - k) params_k over sum_k d^(t - k), k = 1 to t, with d = config.ema: the average of
+  Polyak & Juditsky 1992 with a memory of 1 / (1 - d) updates, and until there are so many, of all there were. What it
+  starts from has no part in it.
+  """
+
+  def average(before, params, updates):
+    # The newest one's share, (1 - d) / (1 - d^t); as it is written, 1 - d^t does not cancel where d is near 1.
+    share = (1 - config.ema) / -jnp.expm1((updates + 1) * math.log(config.ema))
+    return jax.tree.map(lambda mean, new: mean + share * (new - mean), before, params)
+
+  return average
 
 
 def _muon(config: OptimizerConfig) -> optax.GradientTransformation:

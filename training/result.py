@@ -83,6 +83,7 @@ FIELDS: Mapping[str, Field] = {
   'final_evaluation_tokens': Field(int, 0, required=False),
   **dict.fromkeys(('val_tokens', 'test_tokens'), Field(int, 0, strict=True, null=True, required=False)),
   **dict.fromkeys(('val_tokens_of', 'test_tokens_of'), Field(int, 0, strict=True, required=False)),
+  'evaluated_weights': Field(str, required=False),
   'resumed_at': Field(int, 0, null=True, required=False),
   'extended_at': Field(list, required=False),
   'code_changed_at': Field(list, required=False),

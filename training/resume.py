@@ -1,6 +1,5 @@
 """Where a run stands when it starts: at its newest checkpoint, at another run's parameters, or at initial values."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from training.metrics_log import NOTHING, check_mark
 from training.optimizer import make_schedule, updates_in_common
 from training.programs import Programs
 from training.result import RESULT
-from training.step import State
+from training.step import State, starting_from
 
 # Of a run's history: whose parameters it began with, and the steps at which it was given more steps or other code.
 KEPT = ('init_from', 'extended_at', 'code_changed_at')
@@ -50,7 +49,7 @@ def state_to_go_on_from(
     about |= {'init_from': None, 'extended_at': [], 'code_changed_at': []}
     if config.run.init_from:
       params, about['init_from'] = source_params(config, programs.mesh)
-      state = dataclasses.replace(state, params=params)
+      state = starting_from(state, params)
     return state, about, None
   for text in restored.notes:
     note(text)

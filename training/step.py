@@ -12,7 +12,7 @@ import optax
 import model
 from model import Constrain, unconstrained
 from training.config import Config
-from training.optimizer import make_optimizer, make_schedule
+from training.optimizer import make_average, make_optimizer, make_schedule
 
 # inputs_BT and targets_BT (int32), weights_BT (float32; 0: not scored), with data.mask_documents documents_BT (int32)
 Batch = dict[str, jax.Array]
@@ -40,12 +40,34 @@ class State:
   nonfinite_in_a_row: jax.Array
   clipped: jax.Array
 
+  @property
+  def evaluated_params(self) -> Any:
+    """The parameters that are scored."""
+    return self.params
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AveragedState(State):
+  """With optimizer.ema. A type of its own: other states have nothing in its place, nor have their checkpoints.
+
+  Attributes:
+    ema: the moving average of the parameters; see `training.optimizer.make_average`.
+  """
+
+  ema: Any
+
+  @property
+  def evaluated_params(self) -> Any:
+    """The parameters that are scored: their average."""
+    return self.ema
+
 
 def init_state(config: Config, init_seed: jax.Array) -> State:
   """The state before the first step; a pure function (jit it with config static)."""
   params = model.init(config.model, jax.random.key(init_seed))
   optimizer = make_optimizer(config.optimizer, config.run.steps)
-  return State(
+  state = State(
     step=jnp.zeros((), jnp.int32),
     params=params,
     optimizer=optimizer.init(params),
@@ -53,6 +75,13 @@ def init_state(config: Config, init_seed: jax.Array) -> State:
     nonfinite_in_a_row=jnp.zeros((), jnp.int32),
     clipped=jnp.zeros((), jnp.int32),
   )
+  return AveragedState(**vars(state), ema=params) if config.optimizer.ema else state
+
+
+def starting_from(state: State, params) -> State:
+  """A state before the first step, with other parameters."""
+  state = dataclasses.replace(state, params=params)
+  return dataclasses.replace(state, ema=jax.tree.map(jnp.copy, params)) if isinstance(state, AveragedState) else state
 
 
 def weighted_loss(
@@ -166,6 +195,7 @@ def make_train_step(
   """
   optimizer = make_optimizer(config.optimizer, config.run.steps)
   schedule = make_schedule(config.optimizer, config.run.steps)
+  average = make_average(config.optimizer)
   level, clip = config.inspect.level, config.optimizer.clip
 
   def train_step(state: State, batch: Batch):
@@ -179,19 +209,23 @@ def make_train_step(
     finite = jnp.isfinite(_total(losses)) & jnp.isfinite(norm) & jnp.isfinite(update_norm)
     applied = finite & ~has_diverged(config, state.nonfinite_in_a_row)
     params = optax.apply_updates(state.params, updates)
-    new_state = State(
+    updates_made = state.optimizer[-1].count
+    new_state = dataclasses.replace(
+      state,
       step=state.step + 1,
       params=_where(applied, params, state.params),
       optimizer=_where(applied, optimizer_state, state.optimizer),
-      init_seed=state.init_seed,
       nonfinite_in_a_row=jnp.where(applied, 0, state.nonfinite_in_a_row + 1),
       clipped=state.clipped + (applied & (norm > clip) if clip else 0),
     )
+    if isinstance(new_state, AveragedState):
+      averaged = average(new_state.ema, params, updates_made)
+      new_state = dataclasses.replace(new_state, ema=_where(applied, averaged, new_state.ema))
     metrics = {
       'scalars': {
         'nonfinite_in_a_row': new_state.nonfinite_in_a_row,
         **losses,
-        'learning_rate': schedule(state.optimizer[-1].count),
+        'learning_rate': schedule(updates_made),
         'grad_norm/global': norm,
         'grad_norm/clipped': jnp.minimum(norm, clip) if clip else norm,
         'grad_norm/clipped_steps': new_state.clipped / new_state.step,

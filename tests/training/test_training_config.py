@@ -74,6 +74,7 @@ REFUSED = [
     'either smaller',
   ),
   ({'optimizer.z_loss': -1e-4}, 'optimizer.z_loss=-0.0001: must be at least 0'),
+  ({'optimizer.ema': 1.0}, 'optimizer.ema=1.0: must be at least 0 and below 1'),
   ({'optimizer.beta1': 1.0}, 'optimizer.beta1=1.0: must be at least 0 and below 1'),
   ({'optimizer.beta1': -0.1}, 'optimizer.beta1=-0.1: must be at least 0 and below 1'),
   ({'optimizer.beta2': 1}, 'optimizer.beta2=1.0: must be at least 0 and below 1'),

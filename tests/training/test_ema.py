@@ -1,0 +1,100 @@
+"""The moving average of the weights: by its closed form, and where it goes."""
+
+import jax
+import jax.numpy as jnp
+import made_run
+import numpy as np
+import pytest
+import quick_runs
+from tiny_steps import CONFIG, SKIP, bad_batch, batch_of, compiled_init, compiled_step, same_bits
+
+from training.checkpoint import steps_in
+from training.data import load_for
+from training.digests import array_checksums
+from training.evaluation import evaluate
+from training.mesh import partition
+from training.optimizer import make_average
+from training.programs import programs_for
+from training.step import AveragedState, State, starting_from
+
+
+def closed_form(history, decay: float):
+  """sum_k d^(t - k) x_k over sum_k d^(t - k), in float64."""
+  weights = decay ** np.arange(len(history) - 1, -1, -1.0)
+  return jax.tree.map(lambda *xs: np.tensordot(weights / weights.sum(), np.asarray(xs, float), 1), *history)
+
+
+def assert_close(tree, expected, rtol):
+  for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True):
+    np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-6)
+
+
+@pytest.mark.parametrize('decay', [0.5, 0.99, 0.99999])
+def test_the_average_by_its_closed_form(decay):
+  average, rng = make_average(CONFIG.replace({'optimizer.ema': decay}).optimizer), np.random.default_rng(0)
+  mean, history = {'x': jnp.full(5, 1e3)}, []  # what it starts from has no part in it
+  for updates in range(40):
+    history.append({'x': np.float32(3 + rng.normal(size=5))})
+    mean = average(mean, history[-1], jnp.int32(updates))
+    np.testing.assert_allclose(mean['x'], closed_form(history, decay)['x'], rtol=3e-5 if updates == 0 else 1e-4)
+
+
+def test_the_average_of_a_run_leaves_out_what_was_dropped():
+  config = SKIP.replace({'optimizer.ema': 0.8})
+  state, history = compiled_init(config)(np.uint32(0)), []
+  assert same_bits(state.evaluated_params, state.params)
+  for batch in (batch_of(0), batch_of(1), bad_batch(), batch_of(2), bad_batch()):
+    before = state
+    state, metrics = compiled_step(config)(state, batch)
+    if np.isfinite(metrics['scalars']['train/loss']):
+      history.append(state.params)
+      assert_close(state.ema, closed_form(history, 0.8), rtol=1e-5)
+    else:
+      assert same_bits(state.ema, before.ema)
+  assert len(history) == 3
+  assert not same_bits(state.ema, state.params)
+  assert same_bits(state.evaluated_params, state.ema)
+
+
+def test_without_it_a_state_has_no_place_for_it():
+  off, on = (jax.eval_shape(compiled_init(c), np.uint32(0)) for c in (SKIP, SKIP.replace({'optimizer.ema': 0.9})))
+  assert type(off) is State
+  names, more = (set(jax.eval_shape(array_checksums, state)) for state in (off, on))
+  assert {name.replace('.ema', '.params') for name in more - names} == {n for n in names if n.startswith('.params')}
+
+
+def test_it_lies_on_the_devices_as_the_parameters_do():
+  state = jax.eval_shape(compiled_init(SKIP.replace({'optimizer.ema': 0.9})), np.uint32(0))
+  places = [{jax.tree_util.keystr(path[1:]): partition(path, leaf.shape, 2) for path, leaf in leaves} for leaves in (
+    [pair for pair in jax.tree.leaves_with_path(state) if pair[0][0].name == name] for name in ('params', 'ema')
+  )]  # fmt: skip
+  assert places[0] == places[1]
+  assert any('fsdp' in place for place in places[0].values())
+
+
+def test_a_run_that_starts_from_anothers_parameters_starts_its_average_there():
+  config = CONFIG.replace({'optimizer.ema': 0.9})
+  state = starting_from(made_run.state_at(0, config), made_run.state_at(7, config).params)
+  assert isinstance(state, AveragedState)
+  assert all(np.all(leaf == 7) for leaf in jax.tree.leaves((state.params, state.ema)))
+  assert all(a is not b for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(state.ema), strict=True))
+
+
+@pytest.mark.slow
+def test_it_is_what_a_run_is_scored_by_and_resumes_to_the_bit(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'text.txt').write_bytes(quick_runs.EASY)
+  config = quick_runs.CONFIG.replace({'optimizer.ema': 0.95})
+  result = quick_runs.train(tmp_path / 'whole', config)
+  state, data, programs = quick_runs.final_state(tmp_path / 'whole', config), load_for(config), programs_for(config)
+  averaged, raw = (evaluate(config, programs, params, data.validation) for params in (state.ema, state.params))
+  assert result['evaluated_weights'] == 'ema 0.95'
+  assert result['val_loss'] == averaged != raw
+  last = [row['validation/loss'] for row in quick_runs.rows_of(tmp_path / 'whole') if 'validation/loss' in row][-1]
+  sequences = config.run.evaluation_batches * config.run.batch_size
+  assert last == evaluate(config, programs, state.ema, data.validation, sequences)
+  with pytest.raises(quick_runs.Stop):
+    quick_runs.train(tmp_path / 'parts', config, report=quick_runs.stop_at(30))
+  assert steps_in(tmp_path / 'parts' / 'checkpoints') == [24, 12]
+  quick_runs.train(tmp_path / 'parts', config)
+  quick_runs.assert_same_run(tmp_path / 'whole', tmp_path / 'parts', config)
