@@ -11,7 +11,7 @@ from test_comparability import edit
 from experiments import compare, conduct, labels, names, plan, report
 from experiments.compare import Group
 from experiments.experiment import Experiment
-from training.config import ConfigError
+from training.config import Config, ConfigError
 
 BLOCK = Experiment('?', {**{name: fake_runs.BLOCK.variants[name] for name in ('baseline', 'post_norm', 'relu')}},
                    name='block', seeds=(0, 1))  # fmt: skip
@@ -187,7 +187,7 @@ def test_fewer_variants_are_drawn_again_where_all_is_finished(place, monkeypatch
   for todo, variants in ((['one'], ()), (['one'], ('relu',)), ([], ()), ([], ('relu',))):
     trained = conduct.Trained(None, todo, [], None)
     monkeypatch.setattr(conduct, 'train_runs', lambda *_, trained=trained: trained)
-    run = plan.Run('block', 'relu', 0, None, place / 'runs/block/relu/seed_0')
+    run = plan.Run('block', 'relu', 0, Config(), place / 'runs/block/relu/seed_0')
     with pytest.raises(ConfigError, match='enough'):
       conduct.conduct(BLOCK, [run], None, None, '', view=conduct.View(variants, {'relu': 'ReLU'}))
   everything = (['baseline', 'post_norm', 'relu'], {'relu': 'ReLU'})
