@@ -9,7 +9,8 @@
   python train.py --config=configs/small.py --config.model.num_layers=24
   python train.py --launcher=slurm --slurm_partition=gpu --slurm_gpus=1
   python train.py --compare=runs/block/baseline,runs/custom/mine   one report over runs that are there
-  python train.py --status                                   how its runs do
+  python train.py --status                                   how the runs in the workdir do
+  python train.py --extend --config.run.steps=600            more steps for the runs that are there
 
 Running a command again goes on where it stopped, and skips what is finished. It exits with 0; 1 if a run failed; 2 if
 it was asked for what cannot be; 75 if it was stopped (SIGINT, SIGTERM, SIGHUP), and should be run again; 130 if twice.
@@ -43,6 +44,7 @@ from configs.flags import config_changes, define_config_flags, load_config
 from experiments import extend, launch, output, plan, processes, registry, slurm, tuned_rates
 from experiments.command_line import new_console, parse_flags, refuse
 from experiments.experiment import Changes, Experiment
+from experiments.seeds import parse_seeds
 from training.config import ConfigError
 from training.files import SaveFailed
 from training.paths import given_path
@@ -55,7 +57,9 @@ STATUS = flags.DEFINE_bool(
 )
 LIST = flags.DEFINE_bool('list', False, 'List the experiments and their variants, and run nothing.')
 VARIANTS = flags.DEFINE_list('variants', [], 'Run these variants of the experiment alone.')
-SEEDS = flags.DEFINE_list('seeds', [], 'Seeds of initial values and data order. Default: those of the experiment.')
+SEEDS = flags.DEFINE_list(
+  'seeds', [], 'Seeds of initial values and data order, as 0,1,2 or 0-4. Default: those of the experiment.'
+)
 WORKDIR = flags.DEFINE_string('workdir', 'runs', 'Where the results go: <workdir>/<experiment>/<variant>/seed_<k>.')
 WORKERS = flags.DEFINE_integer(
   'workers', 0, 'Runs at a time. Default: one a core, each run on one core (the numbers do not depend on how many); '
@@ -110,7 +114,7 @@ def main() -> int:
     return status.show_all(workdir, console)
   experiment, changes = asked_for()
   scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
-  chosen = plan.select(experiment, VARIANTS.value, [parse_seed(text) for text in SEEDS.value])
+  chosen = plan.select(experiment, VARIANTS.value, parse_seeds(SEEDS.value))
   names = labels_of(experiment)
   runs, grid = plan.plan_runs(chosen, scale, changes, workdir), []
   extends = EXTEND.value and not TUNE.value
@@ -222,15 +226,6 @@ def shared_rate(experiment: Experiment, changes: Changes) -> Changes:
     if any(path in own for own in experiment.variants.values()):
       raise ConfigError(f'{flag}: the variants of {experiment.name} set {path} themselves')
   return {} if rate is None else {tuned_rates.LEARNING_RATE: rate}
-
-
-def parse_seed(text: str) -> int:
-  """A seed: a whole number from 0."""
-  if not text.isdecimal():
-    raise ConfigError(
-      f'--seeds={",".join(SEEDS.value)}: {text!r} is not a seed; write whole numbers, as in --seeds=0,1,2'
-    )
-  return int(text)
 
 
 def list_experiments(console: Console) -> None:

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from absl import app, flags, logging
 from rich.console import Console
 
+from experiments import help_text
+from experiments.hints import flag_hint
 from experiments.output import outlive_readers
 from training.cache import keep_compiled_programs
-from training.config import ConfigError, nearest_name
+from training.config import ConfigError
 from training.files import SaveFailed
+from training.paths import printable
 
 WIDTH = 100  # of what is printed where there is no terminal
 # For an output whose encoding lacks them.
@@ -71,16 +74,24 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
       print(f'{name}: stopped', file=sys.stderr)
       return 130
 
-  app.run(guarded, flags_parser=functools.partial(parse_flags, name))
+  app.run(guarded, flags_parser=functools.partial(parse_flags, name, own_flags=own_flags))
 
 
-def parse_flags(name: str, argv: list[str]) -> list[str]:
-  """Parses the command line of a command, all of it flags; leaves with one line and code 2 at a mistake in it."""
+def parse_flags(name: str, argv: list[str], own_flags: flags.FlagValues | None = None) -> list[str]:
+  """Parses the command line of a command, all of it flags; leaves with one line and code 2 at a mistake in it.
+
+  With --help or --helpfull it prints that, and leaves with code 0.
+  """
+  text = help_text.asked_for(argv, own_flags)
+  if text is not None:
+    outlive_readers(name)
+    print(text)
+    raise SystemExit(0)
   try:
     rest = flags.FLAGS(argv)
   except flags.UnrecognizedFlagError as error:
-    hint = nearest_name(error.flagname, flags.FLAGS)
-    raise SystemExit(refuse(name, f'unknown flag --{error.flagname}{hint}')) from None
+    hint = flag_hint(error.flagname, flags.FLAGS)
+    raise SystemExit(refuse(name, f'unknown flag --{printable(error.flagname)}{hint}')) from None
   except flags.Error as error:
     raise SystemExit(refuse(name, error)) from None
   if rest[1:]:

@@ -1,0 +1,89 @@
+"""What an unknown flag was probably meant to be: what people type elsewhere, then the nearest name."""
+
+import difflib
+from collections.abc import Iterable
+
+from training.config import nearest_name
+
+LEARNING_RATE = ('config.optimizer.learning_rate', 'shared_learning_rate')
+# What other tools call it; of several names the first that the command has counts, or both where both may be meant.
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+  **dict.fromkeys(('learning_rate', 'lr', 'peak_lr', 'max_lr', 'base_lr'), LEARNING_RATE),
+  **dict.fromkeys(
+    ('steps', 'num_steps', 'max_steps', 'train_steps', 'max_iters', 'iterations', 'iters', 'total_steps'),
+    ('config.run.steps',),
+  ),
+  **dict.fromkeys(('epochs', 'num_epochs', 'max_epochs', 'num_train_epochs'), ('config.run.steps',)),
+  **dict.fromkeys(('layers', 'n_layer', 'n_layers', 'num_layer', 'depth', 'num_blocks'), ('config.model.num_layers',)),
+  **dict.fromkeys(('heads', 'n_head', 'n_heads', 'num_head'), ('config.model.num_heads',)),
+  **dict.fromkeys(
+    ('width', 'dim', 'n_embd', 'embed_dim', 'hidden_size', 'hidden_dim', 'emb_dim'), ('config.model.d_model',)
+  ),
+  **dict.fromkeys(('bs', 'batch', 'batchsize', 'train_batch_size'), ('config.run.batch_size',)),
+  **dict.fromkeys(
+    ('seq_len', 'seqlen', 'max_length', 'context', 'context_length', 'block_size', 'seq_length'),
+    ('config.data.sequence_length',),
+  ),
+  **dict.fromkeys(('seed', 'random_seed'), ('seeds', 'config.run.init_seed')),
+  **dict.fromkeys(('wd', 'decay'), ('config.optimizer.weight_decay',)),
+  **dict.fromkeys(('warmup', 'num_warmup_steps'), ('config.optimizer.warmup_steps',)),
+  **dict.fromkeys(('grad_clip', 'clip_norm', 'max_grad_norm'), ('config.optimizer.clip',)),
+  **dict.fromkeys(('optimizer', 'optim'), ('config.optimizer.name',)),
+  **dict.fromkeys(('scheduler', 'lr_schedule'), ('config.optimizer.schedule',)),
+  **dict.fromkeys(('grad_accum', 'gradient_accumulation_steps'), ('config.optimizer.accumulate',)),
+  **dict.fromkeys(('dataset', 'data', 'corpus'), ('config.data.task',)),
+  **dict.fromkeys(('data_path', 'data_dir', 'text', 'train_file', 'files'), ('config.data.paths',)),
+  **dict.fromkeys(('activation', 'act', 'mlp', 'ffn'), ('feed_forward',)),
+  **dict.fromkeys(('normalization', 'norm_type', 'layernorm'), ('config.model.norm',)),
+  **dict.fromkeys(('pre_norm', 'post_norm', 'prenorm', 'postnorm', 'norm_first'), ('norm_placement',)),
+  **dict.fromkeys(('out', 'output', 'outdir', 'out_dir', 'output_dir', 'logdir', 'save_dir'), ('workdir',)),
+  **dict.fromkeys(('jobs', 'num_workers', 'parallel', 'n_jobs'), ('workers',)),
+  **dict.fromkeys(('variant', 'ablation'), ('variants',)),
+  **dict.fromkeys(('exp', 'task'), ('experiment',)),
+  **dict.fromkeys(('checkpoint', 'init', 'load', 'pretrained'), ('init_from',)),
+  **dict.fromkeys(('dryrun', 'plan'), ('dry_run',)),
+}
+ADVICE = {
+  'epochs': 'training is counted in steps',
+  'num_epochs': 'training is counted in steps',
+  'max_epochs': 'training is counted in steps',
+  'num_train_epochs': 'training is counted in steps',
+}
+SAYS_ALREADY = {
+  'resume': 'the same command again resumes from the last checkpoint',
+  'continue': 'the same command again resumes from the last checkpoint',
+  'force': 'nothing is overwritten: another --workdir starts anew',
+  'overwrite': 'nothing is overwritten: another --workdir starts anew',
+  'device': 'JAX takes what there is; JAX_PLATFORMS=cpu in the environment leaves a GPU out',
+}
+
+
+def flag_hint(name: str, known: Iterable[str]) -> str:
+  """A hint that ends the message on an unknown flag.
+
+  Args:
+    name: what was typed, without dashes.
+    known: the flags that the command has.
+  """
+  known, plain = list(known), name.lower().replace('-', '_')
+  if plain in SAYS_ALREADY:
+    return f': {SAYS_ALREADY[plain]}'
+  last = plain.rpartition('.')[2]
+  by_last = {
+    flag.rpartition('.')[2]: flag for flag in known
+  }  # of two of one name, the one with the longer path is rare
+  meant = [flag for flag in ELSEWHERE.get(plain, ()) if flag in known]
+  if len(meant) == len(LEARNING_RATE) and ELSEWHERE[plain] is LEARNING_RATE:
+    return _mean(meant, 'the first for a run of your own, the second for all variants of an experiment')
+  if meant:
+    return _mean(meant[:1], ADVICE.get(plain, ''))
+  same = [flag for flag in known if flag.rpartition('.')[2] == last]
+  if same and plain not in known:
+    return _mean(same, '')
+  near = difflib.get_close_matches(last, by_last, n=1, cutoff=0.75)
+  return _mean([by_last[near[0]]], '') if near else nearest_name(name, known)
+
+
+def _mean(flags: list[str], why: str) -> str:
+  reason = f' ({why})' if why else ''
+  return f': did you mean {" or ".join(map(repr, flags))}?{reason}'
