@@ -20,12 +20,12 @@ from experiments.found_runs import found_runs
 from experiments.plan import Run
 from experiments.slurm import job_of
 from training import locks, run_directory
-from training.config import ConfigError
 from training.files import Damaged
 from training.metrics_log import read_metrics
 from training.stored_run import finished_result
 
 COLUMNS = ('run', 'state', 'step', 'loss', 'logged', '')
+LONGEST_NOTE = 50
 NAME_WIDTH, NOTE_WIDTH = 30, 14  # at least, before a column is left out
 STATES = ('completed', 'diverged', 'failed_to_learn', 'running', 'failed', 'stopped', 'waiting')
 
@@ -86,17 +86,11 @@ def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
 def show_all(workdir: Path, console: Console) -> int:
   """Prints the same of every run that lies in a work directory, whatever its experiment; returns the exit code."""
   found = found_runs(workdir)
-  statuses, damaged = {}, list(found.damaged)
-  for run in found.runs:
-    try:
-      statuses[run] = status_of(run)
-    except ConfigError as error:
-      damaged.append(f'{run.directory}: {error}')
-  if statuses:
-    _tell(statuses, console)
+  if found.runs:
+    _tell({run: status_of(run) for run in found.runs}, console)
   else:
     console.print(f'{workdir} holds no run that has begun', soft_wrap=True)
-  for line in (*damaged, *(f'{directory}: has not begun' for directory in found.waiting)):
+  for line in (*found.damaged, *(f'{directory}: has not begun' for directory in found.waiting)):
     console.print(line, soft_wrap=True)
   return 0
 
@@ -106,10 +100,17 @@ def _tell(found: Mapping[Run, Status], console: Console) -> int:
   for run, status in found.items():
     if status.state == 'failed':
       Display(console, 1, 0).failed(run, status.note, run.directory / 'log.txt')
+    elif not _is_short(status):
+      console.print(f'{run.label}: {status.note}', markup=False, highlight=False, soft_wrap=True)
   counts = collections.Counter(status.state for status in found.values())
   told = ', '.join(f'{counts[state]} {state.replace("_", " ")}' for state in STATES if counts[state])
   console.print(f'{len(found)} runs: {told}')
   return 0
+
+
+def _is_short(status: Status) -> bool:
+  """Whether a note has its place in the table: what failed or is damaged is told below it."""
+  return status.state != 'failed' and len(status.note) <= LONGEST_NOTE
 
 
 def _table(found: Mapping[Run, Status], width: int) -> Table:
@@ -121,7 +122,7 @@ def _table(found: Mapping[Run, Status], width: int) -> Table:
       'step': f'{status.step}/{run.config.run.steps}',
       'loss': '' if status.loss is None else f'{status.loss:.3f}',
       'logged': '' if status.logged is None else _ago(time.time() - status.logged),
-      '': '' if status.state == 'failed' else status.note,
+      '': status.note if _is_short(status) else '',
     }
     for run, status in found.items()
   ]

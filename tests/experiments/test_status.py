@@ -151,17 +151,18 @@ def test_without_an_experiment_all_that_is_there_is_shown(tmp_path, monkeypatch,
   run_directory.prepare(point, Config())
   (tmp_path / 'w/trial/b/seed_2/config.json').write_text('{')
   (tmp_path / 'w/trial/c/seed_0').mkdir(parents=True)
-  (tmp_path / 'w/trial/b/seed_0/metrics.jsonl').write_text('{\n{\n')
+  (tmp_path / 'w/trial/b/seed_0/metrics.jsonl').write_text('{"step": 1}\nx\n{}\n')
   before = content_of(tmp_path)
   assert run_main('--status', '--workdir=w') == 0
   output = capfd.readouterr().out
   labels = re.findall(r'^ *(\S+/seed_\d+) ', output, re.MULTILINE)
   assert labels == [
     'block/tuning/relu/lr_0.001/seed_100', *(f'other/{variant}/seed_{k}' for variant in 'ab' for k in (0, 2, 10)),
-    *(f'trial/a/seed_{k}' for k in (0, 2, 10)), 'trial/b/seed_10',
+    *(f'trial/a/seed_{k}' for k in (0, 2, 10)), 'trial/b/seed_0', 'trial/b/seed_10',
   ]  # fmt: skip
-  assert '\n11 runs: 10 completed, 1 waiting\n' in output
+  assert '\n12 runs: 10 completed, 1 stopped, 1 waiting\n' in output
   assert re.search(r'^w/trial/b/seed_2: .*config.json is damaged', output, re.MULTILINE)
+  assert re.search(r'^trial/b/seed_0: .*metrics.jsonl, line 2 is damaged', output, re.MULTILINE)
   assert 'w/trial/c/seed_0: has not begun' in output
   assert content_of(tmp_path) == before
   assert run_main('--status', '--workdir=w', '--experiment=heads', '--seeds=0') == 0
