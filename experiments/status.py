@@ -51,24 +51,24 @@ class Status(NamedTuple):
 def status_of(run: Run) -> Status:
   """How a run does; a damaged file is told in its note."""
   log = run.directory / 'metrics.jsonl'
-  damage = run_directory.damage(run.directory, run.config)
+  damage, unread = run_directory.damage(run.directory, run.config), ''
   try:
     rows = read_metrics(log)
   except Damaged as error:
-    rows, damage = [], damage or error.what
+    rows, unread = [], error.what
   last = rows[-1] if rows else {'step': 0}
   job, failure = job_of(run.directory), run_directory.read_failure(run.directory)
   trainer = locks.trainer(run.directory)
   note = f'job {job}' if job else ''
   result = None if damage else finished_result(run.directory, run.config)
   if result is not None:
-    state, note = result['status'], ''
+    state, note = result['status'], unread
   elif trainer:
     state, note = 'running', trainer
   elif failure:
     state, note = 'failed', failure
   else:
-    state, note = 'stopped' if rows or damage else 'waiting', damage or note
+    state, note = 'stopped' if rows or damage or unread else 'waiting', damage or unread or note
   return Status(state, last['step'], last.get('train/loss'), log.stat().st_mtime if rows else None, note)
 
 

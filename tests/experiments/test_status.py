@@ -160,7 +160,7 @@ def test_without_an_experiment_all_that_is_there_is_shown(tmp_path, monkeypatch,
     'block/tuning/relu/lr_0.001/seed_100', *(f'other/{variant}/seed_{k}' for variant in 'ab' for k in (0, 2, 10)),
     *(f'trial/a/seed_{k}' for k in (0, 2, 10)), 'trial/b/seed_0', 'trial/b/seed_10',
   ]  # fmt: skip
-  assert '\n12 runs: 10 completed, 1 stopped, 1 waiting\n' in output
+  assert '\n12 runs: 11 completed, 1 waiting\n' in output
   assert re.search(r'^w/trial/b/seed_2: .*config.json is damaged', output, re.MULTILINE)
   assert re.search(r'^trial/b/seed_0: .*metrics.jsonl, line 2 is damaged', output, re.MULTILINE)
   assert 'w/trial/c/seed_0: has not begun' in output
