@@ -47,6 +47,7 @@ from experiments.experiment import Changes, Experiment
 from experiments.seeds import parse_seeds
 from training.config import ConfigError
 from training.files import SaveFailed
+from training.locks import Moved
 from training.paths import given_path
 
 PROJECT = Path(__file__).parent
@@ -254,6 +255,9 @@ def run_main(argv: list[str]) -> int:
     return main()
   except ConfigError as error:
     return refuse('train.py', error)
+  except Moved as error:
+    print(f'train.py: {error}', file=sys.stderr)
+    return 1
   except OSError as error:
     print(f'train.py: {SaveFailed(error.filename or WORKDIR.value, error)}', file=sys.stderr)
     return 1

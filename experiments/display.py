@@ -132,15 +132,19 @@ class Display:
     at = f' after step {last.step["step"]}' if last.step else ''
     self._say(f'{run.label}: stopped{at}{"" if saved else ", not saved: it goes on from its last checkpoint"}')
 
-  def failed(self, run: Run, error: str, log: Path | None) -> None:
-    """The run has ended without a result; its log, if there is one that says why, is quoted."""
+  def failed(self, run: Run, error: str, log: Path | None, start: int = 0) -> None:
+    """The run has ended without a result; its log, if there is one that says why, is quoted from byte `start` on."""
     self._running.pop(run, None)
     self._say(f'{run.label}: FAILED: {error}')
     if log is None:
       return
-    for line in log.read_text('utf8', errors='replace').splitlines()[-LOG_LINES:] if log.exists() else []:
+    said = log.read_bytes()[start:].decode('utf8', errors='replace') if log.exists() else ''
+    for line in said.splitlines()[-LOG_LINES:]:
       self._say(f'  {line}')
-    self._say(f'  (all of it in {log}; the same command again repeats this run alone)')
+    if said:
+      self._say(f'  (all of it in {log}; the same command again repeats this run alone)')
+    else:
+      self._say('  (its log says nothing; the same command again repeats this run alone)')
 
   def _say(self, line: str) -> None:
     self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -70,13 +70,12 @@ def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:
       mesh_shape(run.config, places[0].devices * processes.count, processes.count)
     check_coordinator(processes, console.print)
     with contextlib.ExitStack() as stack:
-      if leads:
-        stack.enter_context(sweep.claimed(todo))
+      check = stack.enter_context(sweep.claimed(todo)) if leads else lambda: None
       places, shared = stack.enter_context(placement.settled(places[: len(todo)], processes))
       for line in placement.described(places, shared, processes):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
       display = stack.enter_context(Display(console, len(runs), len(runs) - len(todo)))
-      failed, stopped = sweep.execute(todo, places, display, processes)
+      failed, stopped = sweep.execute(todo, places, display, processes, check=check)
     if not stopped:
       return Launched(failed, None if leads else int(bool(failed)))
     left = len(sweep.unfinished(runs))

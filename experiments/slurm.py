@@ -232,8 +232,8 @@ class Task:
     for line in placement.described(places):
       print(line, flush=True)
     requeue = signal.signal(signal.SIGUSR2, stop)
-    with sweep.claimed([run]), Display(new_console(), 1, 0) as display:
-      failed, stopped = sweep.execute([run], places, display, grace=SAVE_WITHIN)
+    with sweep.claimed([run]) as check, Display(new_console(), 1, 0) as display:
+      failed, stopped = sweep.execute([run], places, display, grace=SAVE_WITHIN, check=check)
     signal.signal(signal.SIGUSR2, requeue)
     if failed:
       raise RuntimeError(f'{run.label} failed')

@@ -66,7 +66,7 @@ def status_of(run: Run) -> Status:
   elif trainer:
     state, note = 'running', trainer
   elif failure:
-    state, note = 'failed', failure
+    state, note = 'failed', failure.error
   else:
     state, note = 'stopped' if rows or damage or unread else 'waiting', damage or unread or note
   return Status(state, last['step'], last.get('train/loss'), log.stat().st_mtime if rows else None, note)
@@ -99,7 +99,9 @@ def _tell(found: Mapping[Run, Status], console: Console) -> int:
   console.print(_table(found, console.width))
   for run, status in found.items():
     if status.state == 'failed':
-      Display(console, 1, 0).failed(run, status.note, run.directory / 'log.txt')
+      failure = run_directory.read_failure(run.directory)
+      start = failure.log_start if failure else 0
+      Display(console, 1, 0).failed(run, status.note, run.directory / 'log.txt', start)
     elif not _is_short(status):
       console.print(f'{run.label}: {status.note}', markup=False, highlight=False, soft_wrap=True)
   counts = collections.Counter(status.state for status in found.values())

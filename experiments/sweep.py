@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import signals
+from experiments import causes, signals
 from experiments.display import Display
 from experiments.machine import Place
 from experiments.plan import Run
 from experiments.processes import ALONE, Processes, verdict
 from training import locks, run_directory
+from training.config import ConfigError
 
 PROJECT = Path(__file__).parent.parent
 GRACE = 10.0  # seconds
@@ -24,9 +25,10 @@ GRACE_TOGETHER = 30.0  # where several processes agree on a step to stop at
 
 
 class Failure(NamedTuple):
-  """What a person is told of a run that failed, and whether its log says more."""
+  """What a person is told of a run that failed, where in its log this attempt begins, and whether it says more."""
 
   what: str
+  log_start: int
   in_log: bool = True
 
 
@@ -64,6 +66,7 @@ def execute(
   display: Display,
   processes: Processes = ALONE,
   grace: float | None = None,
+  check: Callable[[], None] = lambda: None,
 ) -> Outcome:
   """Trains the runs, which are `claimed`, one worker for each place; or, with the workers of other processes, one run.
 
@@ -77,20 +80,34 @@ def execute(
     display: is told of everything.
     processes: that train a run together.
     grace: seconds a worker has to finish its step and save; then it is killed, which costs steps and nothing else.
+    check: what `claimed` yields; asked before a run is begun.
+
+  Raises:
+    ConfigError: if no worker can be started.
+    locks.Moved: if the directory of the experiment has been moved or deleted; the workers have ended then.
   """
-  sweep = _Sweep(runs, display, processes, grace or (GRACE if processes is ALONE else GRACE_TOGETHER))
+  sweep = _Sweep(runs, display, processes, grace or (GRACE if processes is ALONE else GRACE_TOGETHER), check)
   with signals.handlers_kept():
     asyncio.run(sweep.run(places[: len(runs)]))
   if sweep.quitting:
     raise SystemExit(signals.INTERRUPTED)
+  if sweep.moved:
+    raise sweep.moved
+  if sweep.not_started and sweep.waiting and not sweep.stopping:
+    raise ConfigError(f'no worker could be started ({sweep.not_started}): {causes.thread_limit()}')
   return Outcome(sweep.failed, sweep.stopping)
 
 
 class _Sweep:
   """The runs that wait, the workers, and what became of the rest."""
 
-  def __init__(self, runs: Sequence[Run], display: Display, processes: Processes, grace: float):
+  def __init__(
+    self, runs: Sequence[Run], display: Display, processes: Processes, grace: float, check: Callable[[], None]
+  ):
     self.waiting, self.display, self.processes, self.grace = deque(runs), display, processes, grace
+    self.check = check
+    self.moved: locks.Moved | None = None
+    self.not_started: Exception | None = None  # why a worker could not be
     self.failed: list[Run] = []
     self.stopping = self.quitting = False
     self._workers: list[asyncio.subprocess.Process] = []
@@ -133,16 +150,29 @@ class _Sweep:
     """Gives a worker runs until there are none; a worker that died is replaced for the next run."""
     worker = None
     while self.waiting and not self.stopping:
+      try:
+        self.check()
+        worker = worker or await self._start(place)
+      except locks.Moved as error:
+        self.moved = error
+        self._stop()
+        break
+      except (OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not causes.is_of_threads(error):
+          raise
+        self.not_started = error  # the other workers train what is left
+        return
+      if not self.waiting:
+        break
       run = self.waiting.popleft()
-      if worker is None:
-        worker = await self._start(place)
       log = run.directory / self.processes.log
       failure = await self._train(worker, run, log)
       if failure is not None:
         self.failed.append(run)
-        with contextlib.suppress(OSError):  # the disk may be full, and the run has failed of that
-          run_directory.note_failure(run.directory, failure.what)
-        self.display.failed(run, failure.what, log if failure.in_log else None)
+        if run.directory.is_dir():  # else it has been moved away, and nothing is created in its place
+          with contextlib.suppress(OSError):  # the disk may be full, and the run has failed of that
+            run_directory.note_failure(run.directory, run_directory.Failure(failure.what, failure.log_start))
+        self.display.failed(run, failure.what, log if failure.in_log else None, failure.log_start)
       if worker.returncode is not None:
         worker = None
     if worker is not None:
@@ -189,7 +219,7 @@ class _Sweep:
       'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed, 'learning_rate_tuned': run.tuned,
     }  # fmt: skip
     job = {'directory': str(run.directory.absolute()), 'config': run.config.to_flat(), 'labels': labels}
-    logged = log.stat().st_size if log.exists() else 0
+    logged, out_of_memory = log.stat().st_size if log.exists() else 0, causes.times_out_of_memory()
     self.display.started(run)
     with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below
       worker.stdin.write(json.dumps(job).encode() + b'\n')
@@ -197,7 +227,7 @@ class _Sweep:
     while line := await events.readline():
       event = json.loads(line)
       if 'failed' in event:
-        return Failure(event['failed'])
+        return Failure(event['failed'], logged)
       if 'ended' in event:
         self.display.ended(run, event['ended'])
         return None
@@ -213,8 +243,9 @@ class _Sweep:
       return None
     lost = None if self.processes is ALONE else verdict(log, logged, self.processes)
     if lost:
-      return Failure(lost, in_log=False)
-    return Failure(f'its process was killed by signal {-code}' if code < 0 else f'its process ended with code {code}')
+      return Failure(lost, logged, in_log=False)
+    said = log.read_bytes()[logged:].decode('utf8', errors='replace') if log.exists() else ''
+    return Failure(causes.of_exit(code, said, causes.times_out_of_memory() > out_of_memory), logged)
 
 
 def _send(worker: asyncio.subprocess.Process, number: int) -> None:

@@ -27,14 +27,15 @@ if __name__ == '__main__':
 
 from absl import app, flags, logging
 
-from experiments import orphan, processes, signals
+from experiments import causes, orphan, processes, signals
 from training.cache import keep_compiled_programs
 from training.config import Config, ConfigError
 from training.files import SaveFailed
+from training.locks import Moved
 from training.loop import Stopped, train
 from training.memory import run_inline
 
-KNOWN = (ConfigError, SaveFailed, OSError)  # a person is told what to do
+KNOWN = (ConfigError, SaveFailed, Moved, OSError)  # a person is told what to do
 
 EVENTS = flags.DEFINE_integer('events', None, 'The open file descriptor to report on. Default: that of stdout.')
 PARENT = flags.DEFINE_integer('parent', None, 'The process that has this one end when it ends. Default: none.')
@@ -89,10 +90,10 @@ def _log_failure(error: Exception, directory: Path) -> str:
   """What a person is told: of a mistake or a full disk what to do; of anything else its name, and the log has all."""
   if isinstance(error, OSError):
     error = SaveFailed(error.filename or directory, error)
-  known = isinstance(error, (ConfigError, SaveFailed))
+  known = isinstance(error, (ConfigError, SaveFailed, Moved))
   with contextlib.suppress(OSError):  # the log may lie on a full disk
     print(error, file=sys.stderr) if known else traceback.print_exception(error)
-  return str(error) if known else f'{type(error).__name__}: {error}'.splitlines()[0]
+  return str(error) if known else causes.of_error(error)
 
 
 def _log_to(path: Path) -> None:

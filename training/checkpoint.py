@@ -40,8 +40,15 @@ class Checkpoints:
   processes train the run, each writes and reads its own part of the arrays, and the first one does the rest.
   """
 
-  def __init__(self, directory: Path, keep: int):
-    self._directory, self._keep = directory.absolute(), keep  # orbax takes no other
+  def __init__(self, directory: Path, keep: int, check: Callable[[], None] = lambda: None):
+    """Opens the directory, and creates it.
+
+    Args:
+      directory: of the checkpoints.
+      keep: how many to keep; older ones are deleted.
+      check: raises what a save must not be begun, or completed, for.
+    """
+    self._directory, self._keep, self._check = directory.absolute(), keep, check  # orbax takes no other
     self._directory.mkdir(parents=True, exist_ok=True)
     if jax.process_index() == 0:
       for unfinished in self._directory.glob(f'*{_UNFINISHED}*'):  # a save that was killed
@@ -66,6 +73,7 @@ class Checkpoints:
       SaveFailed: if this save cannot start, or the one before it failed.
     """
     self.wait()
+    self._check()
     step = int(state.step)
     if step in self._saved:  # as this process knows; what is in the folder is the first process's to change
       return
@@ -114,6 +122,7 @@ class Checkpoints:
       response.result()
       if jax.process_index() > 0:
         return
+      self._check()
       write_manifest(unfinished, manifest)
       unfinished.rename(self._directory / str(step))
     except Exception as error:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ from training.checkpoint import About, Checkpoints
 from training.config import Config
 from training.data import Data, load_for, train_batches
 from training.evaluation import result_of, validate
-from training.files import checksum_of
+from training.files import SaveFailed, checksum_of
 from training.mesh import own_rows
 from training.metrics import named_metrics
 from training.metrics_log import Mark, MetricsLog, as_row
@@ -56,6 +56,7 @@ def train(
     ConfigError: if the data do not fit the model, the directory is another run's, another process trains it, or no
       checkpoint of it is whole.
     SaveFailed, OSError: if something could not be written.
+    locks.Moved: if the directory is no longer where it was; nothing is created in its place.
     Stopped: if told to.
   """
   started, told = time.perf_counter(), Stop(stop)
@@ -72,7 +73,8 @@ def train(
   data, writes = load_for(config), jax.process_index() == 0
   run_directory.check(directory, config)
   run_directory.check_text(directory, data.checksum)
-  with locks.locked(directory / locks.LOCK, locks.RELEASE_WITHIN) if writes else contextlib.nullcontext():
+  lock = locks.locked(directory / locks.LOCK, locks.RELEASE_WITHIN) if writes else contextlib.nullcontext()
+  with lock as held, _told_if_moved(directory, held):
     damage = run_directory.damage(directory, config)
     if damage:
       note(f'{damage}: resumes from the last checkpoint that is whole')
@@ -82,7 +84,8 @@ def train(
     programs = programs_for(config)
     go_on()
     report({'doing': 'starting'})
-    with Checkpoints(directory / 'checkpoints', config.run.keep_checkpoints) as checkpoints:
+    kept, check = config.run.keep_checkpoints, held.check if held else lambda: None
+    with Checkpoints(directory / 'checkpoints', kept, check) as checkpoints:
       state, about, resumed_at = resume.state_to_go_on_from(config, directory, data, programs, checkpoints, note)
       if writes and (changed := note_environment(directory, data.checksum, resumed=resumed_at is not None)):
         note(changed)
@@ -112,6 +115,7 @@ def train(
     origin = {'resumed_at': resumed_at, **{name: about[name] for name in resume.KEPT}, 'code': about['code']}
     files = {'config_checksum': checksum_of(config.to_flat()), 'log': mark}
     result = {**labels, **result, **timing, **origin, **environment(), **files}
+    check()
     if writes:
       write_result(directory, result)
       evaluation.close()
@@ -128,6 +132,21 @@ class Stop:
     """Asks, unless the answer is known."""
     self._told = self._told or self._ask()
     return self._told
+
+
+@contextlib.contextmanager
+def _told_if_moved(directory: Path, held: locks.Lock | None) -> Iterator[None]:
+  """If the directory of the run has been moved or deleted, raises locks.Moved rather than what came of it."""
+  try:
+    yield
+  except (SaveFailed, OSError, locks.Moved):
+    if held:
+      try:
+        held.check()
+      except locks.Moved:
+        run_directory.clear_remains(directory)
+        raise
+    raise
 
 
 class _Training:

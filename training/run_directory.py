@@ -5,9 +5,10 @@ config.json  metrics.jsonl  checkpoints/  tensorboard/  result.json
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from training import stored_run
 from training.config import Config, ConfigError
@@ -110,21 +111,45 @@ def check_text(directory: Path, data_checksum: str) -> None:
     raise ConfigError(f'{directory} was begun on another text, which has changed since: choose another --workdir')
 
 
-def note_failure(directory: Path, error: str) -> None:
+class Failure(NamedTuple):
+  """Why a run ended without a result, and where in its log the attempt that failed begins, in bytes."""
+
+  error: str
+  log_start: int = 0
+
+
+def note_failure(directory: Path, failure: Failure) -> None:
   """Keeps why the run ended without a result, for who looks at its directory alone."""
-  write_sealed(directory / FAILURE, {'error': error})
+  write_sealed(directory / FAILURE, failure._asdict())
 
 
-def read_failure(directory: Path) -> str | None:
+def read_failure(directory: Path) -> Failure | None:
   """Why the run ended without a result; None if it did not."""
   try:
     failure = read_json(directory / FAILURE)
   except Damaged as error:
-    return f'why is not known: {error.what}'
+    return Failure(f'why is not known: {error.what}')
   if failure is None:
     return None
-  error = failure.get('error')
-  return error if isinstance(error, str) else f'why is not known: {directory / FAILURE} does not say'
+  error, start = failure.get('error'), failure.get('log_start', 0)
+  if not isinstance(error, str) or not isinstance(start, int):
+    return Failure(f'why is not known: {directory / FAILURE} does not say')
+  return Failure(error, start)
+
+
+def clear_remains(directory: Path) -> None:
+  """Deletes what a save under way has created at the old place of a run's directory that was moved."""
+  checkpoints = directory / 'checkpoints'
+  if (directory / 'lock').exists():  # another run's, that trains there now
+    return
+  for unfinished in checkpoints.glob('*.saving*'):
+    shutil.rmtree(unfinished)
+  for folder in (checkpoints, directory, *directory.parents):
+    if not folder.exists():
+      continue
+    if any(folder.iterdir()):
+      break
+    folder.rmdir()
 
 
 def prepare(directory: Path, config: Config) -> None:

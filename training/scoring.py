@@ -132,6 +132,8 @@ class Scoring:
   def _save(self) -> None:
     if self._path is None:
       return
+    if self._writes and not self._path.parent.is_dir():
+      return  # the run was moved away, and its directory is not created again
     key = self._key()  # by all processes, since the parameters may be spread over them
     if self._writes:
       write_sealed(self._path, {'key': key, 'sums': {name: sums._asdict() for name, sums in self._kept.items()}})

@@ -54,7 +54,7 @@ def test_a_launch_names_its_devices_and_starts_workers_where_no_others_are(tmp_p
   runs = plan.plan_runs(Experiment(name='trial', question='?', variants=variants, seeds=(0,)), Config(), TINY, tmp_path)
   printed, cores = [], []
 
-  def execute(todo, places, display, processes):
+  def execute(todo, places, display, processes, check):
     cores.append([place.core for place in places])
     if len(cores) == 1:
       printed.append(launch_and_print(1, runs[2:]))

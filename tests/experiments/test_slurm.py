@@ -169,7 +169,7 @@ def test_only_what_is_missing_is_submitted(place, cluster, capfd):
   assert 'all that is not finished is in the queue\n' in capfd.readouterr().out
   assert not (cluster / 'script').exists()
   (cluster / 'queue').write_text('12_0\n12_3\n')
-  run_directory.note_failure(runs[1], 'out of memory')
+  run_directory.note_failure(runs[1], run_directory.Failure('out of memory'))
   assert run_main(*BLOCK) == 0
   assert 'submitted 4 runs as job 12\n' in capfd.readouterr().out
   assert '--array=0-3%4' in (cluster / 'script').read_text()
@@ -234,7 +234,7 @@ def train(tmp_path, monkeypatch):
   (run,) = planned(tmp_path, only={})
 
   def train(*numbers: int, failed: bool = False) -> None:
-    def execute(runs, places, display, *, grace):
+    def execute(runs, places, display, *, grace, check):
       for number in numbers:
         os.kill(os.getpid(), number)
       return sweep.Outcome(list(runs) if failed else [], stopped=bool(numbers))

@@ -35,7 +35,9 @@ def runs(tmp_path, monkeypatch):
   for name in ('running', 'stopped'):
     with locks.locked(runs[name].directory / locks.LOCK):
       pass
-  run_directory.note_failure(runs['failed'].directory, 'XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]')
+  run_directory.note_failure(
+    runs['failed'].directory, run_directory.Failure('XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]')
+  )
   (runs['failed'].directory / 'log.txt').write_text('first\n' * 9 + 'Traceback\nout of memory\n')
   (runs['waiting'].directory).mkdir(parents=True)
   (runs['waiting'].directory / 'slurm.json').write_text('{"job": "12_6"}')

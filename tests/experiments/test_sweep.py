@@ -1,3 +1,4 @@
+import asyncio
 import io
 import os
 import signal
@@ -15,6 +16,7 @@ from experiments.display import Display
 from experiments.experiment import Experiment
 from experiments.machine import Place, cpu_environment, worker_places
 from experiments.processes import Processes
+from training import locks, run_directory
 from training.checkpoint import load, steps_in
 from training.config import Config, ConfigError, MeshConfig
 from training.digests import read_manifest
@@ -36,16 +38,22 @@ signal.signal(signal.SIGTERM, lambda *_: told.append(1))
 for line in sys.stdin:
   job = json.loads(line)
   directory = pathlib.Path(job['directory'])
-  directory.mkdir(parents=True)
+  directory.mkdir(parents=True, exist_ok=True)
+  what = job['labels']['variant']
+  if what == 'silent':
+    os.kill(os.getpid(), signal.SIGKILL)
   print(json.dumps({'step': 1, 'steps': 2, 'loss': 1.5, 'tokens_per_second': None}), flush=True)
   (directory / 'log.txt').write_text('one\\ntwo\\n')
-  what = job['labels']['variant']
   if what == 'killed':
     os.kill(os.getpid(), signal.SIGKILL)
   elif what == 'exits':
     sys.exit(3)
   elif what == 'fails':
     print(json.dumps({'failed': 'MemoryError: 3 GB'}), flush=True)
+  elif what == 'moves':
+    workdir = directory.parent.parent.parent
+    workdir.rename(workdir.with_name('moved'))
+    print(json.dumps({'failed': 'it was moved'}), flush=True)
   elif what == 'told':
     print(json.dumps({'stopped': True}), flush=True)
   elif what in ('SIGTERM', 'SIGINT', 'deaf', 'impatient', 'patient'):
@@ -62,8 +70,11 @@ for line in sys.stdin:
       while len(list(directory.parent.parent.glob('device*/seed_0/here'))) < 4:
         time.sleep(0.01)
     (directory / 'config.json').write_text(json.dumps(job['config']))
-    (directory / 'result.json').write_text(json.dumps({'pid': os.getpid(), 'core': os.environ.get('CORE'),
+    (directory / 'seen.json').write_text(json.dumps({'pid': os.getpid(), 'core': os.environ.get('CORE'),
       'gpu': os.environ.get('CUDA_VISIBLE_DEVICES'), 'chip': os.environ.get('TPU_VISIBLE_CHIPS')}))
+    (directory / 'result.json').write_text(json.dumps({**job['labels'], 'status': 'completed', 'steps': 300,
+      'tokens': 9, 'parameters': 9, 'flops_per_token': 9, 'learning_rate': 1e-3, 'val_loss': 1.0, 'seconds': 1.0,
+      'val_bits_per_byte': 1.0, 'test_bits_per_byte': 1.0, 'tokens_per_second': 1.0, 'diverged_at': None}))
     print(json.dumps({'ended': 'completed'}), flush=True)
 """
 
@@ -111,16 +122,69 @@ def test_what_kills_a_worker_fails_its_run_alone(tmp_path, stub, workers):
   failed, output = execute(runs, [Place(None, {})] * workers)
   assert sorted(failed) == ['exits', 'fails', 'killed']
   assert [run.variant for run in sweep.unfinished(runs)] == ['killed', 'exits', 'fails']
-  assert 'trial/killed/seed_0: FAILED: its process was killed by signal 9' in output
+  killed = 'its process was killed by SIGKILL (by someone, or by a system that was short of memory)'
+  assert f'trial/killed/seed_0: FAILED: {killed}\n  one\n  two\n' in output
   assert 'trial/exits/seed_0: FAILED: its process ended with code 3' in output
   assert 'trial/fails/seed_0: FAILED: MemoryError: 3 GB\n  one\n  two\n' in output
   assert 'trial/done/seed_0: completed, training loss 1.500' in output
   assert 'log.txt' in output
   failures = {run.variant: read_json(run.directory / 'failure.json') for run in runs}
   assert {name: failure['error'] for name, failure in failures.items() if failure} == {
-    'killed': 'its process was killed by signal 9', 'exits': 'its process ended with code 3',
+    'killed': killed, 'exits': 'its process ended with code 3',
     'fails': 'MemoryError: 3 GB',
   }  # fmt: skip
+
+
+def test_a_failure_is_shown_with_what_its_own_attempt_has_said(tmp_path, stub):
+  """The log of a run is appended to, from attempt to attempt."""
+  (run,) = runs = runs_of(tmp_path, 'silent')
+  run.directory.mkdir(parents=True)
+  (run.directory / 'log.txt').write_text('RuntimeError: of an earlier attempt\n')
+  output = execute(runs, [Place(None, {})])[1]
+  assert 'FAILED: its process was killed by SIGKILL' in output
+  assert 'of an earlier attempt' not in output
+  assert 'its log says nothing' in output
+  (run.directory / 'log.txt').write_text('RuntimeError: of an earlier attempt\n')
+  assert run_directory.read_failure(run.directory).log_start == 36
+
+
+def test_a_worker_that_cannot_be_started_leaves_its_runs_to_the_others(tmp_path, stub, monkeypatch):
+  start, answers = asyncio.create_subprocess_exec, iter([BlockingIOError(11, 'Resource temporarily unavailable')])
+
+  async def scarce(*arguments, **settings):
+    for error in answers:
+      raise error
+    return await start(*arguments, **settings)
+
+  monkeypatch.setattr(asyncio, 'create_subprocess_exec', scarce)
+  runs = runs_of(tmp_path, 'a', 'b', 'c')
+  assert execute(runs, [Place(None, {})] * 2)[0] == []
+  assert sweep.unfinished(runs) == []
+
+
+@pytest.mark.parametrize(
+  'error', [BlockingIOError(11, 'Resource temporarily unavailable'), RuntimeError("can't start new thread")]
+)
+def test_where_no_worker_can_be_started_the_limit_is_named(tmp_path, stub, monkeypatch, error):
+  async def refuse(*arguments, **settings):
+    raise error
+
+  monkeypatch.setattr(asyncio, 'create_subprocess_exec', refuse)
+  with pytest.raises(ConfigError, match=r'no worker could be started \(.*\): .* raise the limit on them \(ulimit -u'):
+    execute(runs_of(tmp_path, 'a', 'b'), [Place(None, {})] * 2)
+
+
+def test_a_workdir_that_is_moved_away_ends_the_sweep_and_is_not_created_again(tmp_path, stub):
+  runs = runs_of(tmp_path, 'moves', 'good')
+  output = io.StringIO()
+  with (
+    pytest.raises(locks.Moved, match='trial was moved or deleted while in use: put it back'),
+    sweep.claimed(runs) as check,
+    Display(Console(file=output, width=100), len(runs), 0) as display,
+  ):
+    sweep.execute(runs, [Place(None, {})], display, check=check)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['moved', 'project']
+  assert not (tmp_path / 'moved' / 'trial' / 'good' / 'seed_0' / 'result.json').exists()
 
 
 @pytest.mark.parametrize('number', ['SIGTERM', 'SIGINT'])
@@ -164,7 +228,7 @@ def test_a_worker_never_sees_the_sigint_of_the_terminal(tmp_path):
 def test_a_worker_serves_many_runs_and_has_its_place(tmp_path, stub):
   runs = runs_of(tmp_path, 'a', 'b', 'c', 'd', seeds=(0, 1))
   execute(runs, [Place(None, {'CORE': 'left'}), Place(None, {'CORE': 'right'})])
-  results = [read_json(run.directory / 'result.json') for run in runs]
+  results = [read_json(run.directory / 'seen.json') for run in runs]
   assert len({result['pid'] for result in results}) <= 2
   assert {result['core'] for result in results} <= {'left', 'right'}
 
@@ -267,7 +331,7 @@ def test_four_workers_on_four_devices_share_none(tmp_path, stub, monkeypatch, pl
   monkeypatch.setattr('experiments.machine._accelerators', lambda: (platform, 4))
   runs = runs_of(tmp_path, *(f'device_{k}' for k in range(4)))
   assert execute(runs, worker_places(4, whole_machine=False))[0] == []
-  results = [read_json(run.directory / 'result.json') for run in runs]
+  results = [read_json(run.directory / 'seen.json') for run in runs]
   assert sorted(result[seen] for result in results) == [*'0123']
   assert len({result['pid'] for result in results}) == 4
 

@@ -155,7 +155,7 @@ def test_the_code_of_a_run_is_known_by_its_result_or_its_environment(finished, t
 
 def test_a_damaged_failure_is_told_as_such(tmp_path):
   assert run_directory.read_failure(tmp_path) is None
-  run_directory.note_failure(tmp_path, 'out of memory')
-  assert run_directory.read_failure(tmp_path) == 'out of memory'
+  run_directory.note_failure(tmp_path, run_directory.Failure('out of memory', 7))
+  assert run_directory.read_failure(tmp_path) == ('out of memory', 7)
   change(tmp_path / 'failure.json', error='all is well')
-  assert 'failure.json is damaged' in run_directory.read_failure(tmp_path)
+  assert 'failure.json is damaged' in run_directory.read_failure(tmp_path).error

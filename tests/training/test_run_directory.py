@@ -196,8 +196,8 @@ def test_a_text_that_changed_is_noticed(tmp_path):
 
 
 def test_a_failure_is_noted_until_the_run_starts_again(directory):
-  run_directory.note_failure(directory, 'out of memory')
-  assert read_json(directory / 'failure.json') == {'error': 'out of memory'}
+  run_directory.note_failure(directory, run_directory.Failure('out of memory'))
+  assert read_json(directory / 'failure.json') == {'error': 'out of memory', 'log_start': 0}
   run_directory.prepare(directory, OTHER)
   assert os.listdir(directory) == ['config.json']
 
