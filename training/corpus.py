@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from absl import logging
 
 from training.cache import cache_directory, write_whole
 from training.config import ConfigError, DataConfig
@@ -20,6 +21,7 @@ Split = Literal['train', 'validation', 'test']
 BLOCK = 16 * 1024
 BLOCKS_IN_TURN = 20
 HELD_OUT: dict[int, Split] = {10: 'validation', 20: 'test'}  # the 10th and the 20th block of every 20
+LONG = 4 * 2**20  # bytes that take a tokenizer seconds
 NO_ENDS = np.empty(0, int)
 FORMAT = 2  # of the cached file, and of what decides its content: a new number makes every file anew
 
@@ -95,11 +97,15 @@ def load_corpus(config: DataConfig) -> Corpus:
   encoder = load_tokenizer(config.tokenizer, config.end_token) if config.tokenizer else byte_encoder(config.end_token)
   checksum = hashlib.sha256(text).hexdigest()
   if encoder.checksum or config.end_token:
-    marks = [config.end_token, hashlib.sha256(ends.astype('<i8')).hexdigest()] if config.end_token else []
+    marks = [config.end_token, hashlib.sha256(ends.astype('<i8').tobytes()).hexdigest()] if config.end_token else []
     checksum = hashlib.sha256(' '.join([checksum, encoder.checksum, *marks]).encode()).hexdigest()
   path = cache_directory() / 'tokens' / f'{checksum}.bin'
   corpus = read_tokens(path, checksum)
   if corpus is None:
+    if config.tokenizer and len(text) >= LONG:
+      logging.warning(
+        'encoding %d MB of text with %s, once: the tokens are cached', len(text) // 10**6, config.tokenizer
+      )
     corpus = encode_text(text, encoder, checksum, ends)
     if write_tokens(path, corpus):
       corpus = read_tokens(path, checksum) or corpus

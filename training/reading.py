@@ -33,6 +33,8 @@ def read_regular(setting: str, path: str) -> bytes:
     path.encode()
   except UnicodeEncodeError:
     raise ConfigError(f'{setting}: the name {path!r} is not UTF-8: rename the file') from None
+  if '\0' in path:
+    raise ConfigError(f'{setting}: {path!r} cannot be the name of a file: it has a NUL character')
   if os.path.abspath(path).startswith(OF_A_PROCESS):
     raise ConfigError(f'{setting}: {path} is another file in every process: write its content to a file, and name that')
   try:

@@ -8,7 +8,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 from training.config import ConfigError
 from training.free_memory import free_memory
@@ -43,12 +43,16 @@ class Packer(NamedTuple):
   remedy: str = ''
 
 
+def _gzip(file: IO[bytes]) -> IO[bytes]:
+  return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+
+
 PACKERS = (
   Packer('zip', '.zip', (b'PK\x03\x04', b'PK\x05\x06')),
-  Packer('gzip', '.gz', (b'\x1f\x8b',), gzip.open),
-  Packer('xz', '.xz', (b'\xfd7zXZ\0',), lzma.open),
-  Packer('lzma', '.lzma', (b']\0\0',), lzma.open),
-  Packer('bzip2', '.bz2', tuple(b'BZh%d1AY&SY' % level for level in range(1, 10)), bz2.open),
+  Packer('gzip', '.gz', (b'\x1f\x8b',), _gzip),
+  Packer('xz', '.xz', (b'\xfd7zXZ\0',), lzma.LZMAFile),
+  Packer('lzma', '.lzma', (b']\0\0',), lzma.LZMAFile),
+  Packer('bzip2', '.bz2', tuple(b'BZh%d1AY&SY' % level for level in range(1, 10)), bz2.BZ2File),
   Packer('zstd', '.zst', (b'\x28\xb5\x2f\xfd',), remedy='unzstd'),
   Packer('LZ4', '.lz4', (b'\x04\x22\x4d\x18',), remedy='unlz4'),
   Packer('lzip', '.lz', (b'LZIP\x01',), remedy='lzip -d'),
@@ -137,8 +141,8 @@ def _unpack(name: str, content: bytes, limit: _Limit, depth: int) -> Iterator[tu
 def _zip_members(name: str, content: bytes, limit: _Limit) -> Iterator[tuple[str, bytes]]:
   """Each file in a zip but those that macOS adds."""
   with zipfile.ZipFile(io.BytesIO(content)) as archive:
-    for member, kind in OFFICE.items():
-      if member in archive.namelist():
+    for typical, kind in OFFICE.items():
+      if typical in archive.namelist():
         raise ConfigError(f'data.paths: {name} is {kind}, and no text: save it as plain text')
     for member in archive.infolist():
       label = f'{name}:{member.filename}'

@@ -206,6 +206,17 @@ def test_a_character_belongs_to_one_split_where_a_tokenizer_reads_it(tmp_path, t
   assert 0 < max(moved) < 3
 
 
+def test_what_takes_long_is_announced(tmp_path, tokenizer, monkeypatch):
+  notes = []
+  monkeypatch.setattr(corpus.logging, 'warning', lambda message, *values: notes.append(message % values))
+  monkeypatch.setattr(corpus, 'LONG', 3000)
+  config = config_of(tmp_path, b'ab' * 1500, tokenizer=str(tmp_path / 'tokenizer.json'))
+  for _ in range(2):
+    corpus.load_corpus(config)
+  corpus.load_corpus(config_of(tmp_path, b'ab' * 1500))
+  assert notes == [f'encoding 0 MB of text with {tmp_path}/tokenizer.json, once: the tokens are cached']
+
+
 def test_what_was_encoded_unchecked_is_encoded_anew(tmp_path, cache_folder, tokenizer):
   """A tokenizer of an older version may have left out what it did not know."""
   config = config_of(tmp_path, SENTENCE.encode() * 50, tokenizer=str(tmp_path / 'tokenizer.json'))

@@ -42,6 +42,7 @@ ENCODERS = {
 
 @pytest.mark.parametrize('kind', ENCODERS)
 @settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(TEXTS)
 def test_ends_are_where_documents_end(kind, documents):
   encoder, text = ENCODERS[kind](), b'\n'.join(documents)
@@ -122,6 +123,7 @@ def test_an_end_token_that_text_becomes_is_refused(tmp_path):
     corpus.load_corpus(config)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=60), st.integers(1, 9), st.booleans())
 def test_each_input_is_numbered_by_its_document(tokens, sequence_length, partial):
   segments = [corpus.Segment('train', 0, len(tokens), len(tokens) - 1)]

@@ -8,7 +8,7 @@ import tarfile
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training import recognition, text
@@ -129,6 +129,7 @@ def test_whatever_is_text_is_read_as_it_is(read, content):
   assert read(content) == content
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_characters='\0\ufeff', exclude_categories=['Cc', 'Cs']), min_size=1))
 def test_unicode_text_is_text(content):
   if not any(content.encode().startswith(s.magic, s.start) for s in recognition.SIGNATURES):
@@ -137,6 +138,7 @@ def test_unicode_text_is_text(content):
   assert recognition.first_not_utf8(content.encode()) is None
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.integers(1, 8))
 def test_the_first_byte_that_is_not_utf8_is_found(content, chunk):
   try:
