@@ -4,7 +4,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments import words
-from experiments.comparability import DEFAULTS, SOURCE, TEXT, TEXT_PATHS, TUNED_PATHS, drawn_by_seed, settings_of, told
+from experiments.comparability import (
+  DEFAULTS,
+  PART,
+  SOURCE,
+  TEXT,
+  TEXT_PATHS,
+  TUNED_PATHS,
+  drawn_by_seed,
+  settings_of,
+  told,
+)
 from experiments.experiment import Experiment
 from experiments.runs import ExperimentRuns, Run
 from experiments.tuning import Tuning
@@ -95,7 +105,7 @@ def contradictions(tuning: Tuning, runs: Sequence[Run], experiment: Experiment) 
     same_text = run.result.get('data_checksum') == tuning.about['data_checksum']
     if not same_text:
       lines.append('the text was another')
-    free = {*declared, *TUNED_PATHS, *(TEXT_PATHS if same_text else ())}
+    free = {*declared, *TUNED_PATHS, PART, *(TEXT_PATHS if same_text else ())}
     lines += [
       f'{path} was {told(settings[path])}, and is {told(value)}'
       for path, value in settings_of(run).items()

@@ -10,6 +10,7 @@ from experiments.experiment import Changes
 from training.config import Config
 from training.held_out import part_of
 from training.run_directory import IDENTITY_FIELDS, IDENTITY_SECTIONS
+from training.synthetic import TASKS
 
 if TYPE_CHECKING:
   from experiments.runs import Run
@@ -53,8 +54,7 @@ def drawn_by_seed(run: 'Run') -> dict[str, int]:
     found['the initial values'] = config['run.init_seed']
   if config['model.dropout']:
     found['the dropout masks'] = config['run.init_seed']
-  made = config['data.task'] in ('copy', 'associative_recall')
-  found['the training sequences' if made else 'the order of the data'] = config['data.seed']
+  found['the training sequences' if config['data.task'] in TASKS else 'the order of the data'] = config['data.seed']
   return found
 
 
@@ -116,7 +116,7 @@ def _between(
   differing = differences(ours, theirs)
   if declared is None:
     allowed = {name for name in differing if name not in (TEXT, PART) and not name.startswith('the setting ')}
-  synthetic = ours[0].config.get('data.task') in ('copy', 'associative_recall')
+  synthetic = ours[0].config.get('data.task') in TASKS
   if allowed & {*RETOKENIZES, *(['data.sequence_length'] if synthetic else [])} and 'data.paths' not in differing:
     differing.pop(TEXT, None)
   reasons = [

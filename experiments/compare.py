@@ -76,7 +76,7 @@ def load(given: Sequence[str], name: str) -> ExperimentRuns:
   for group, records in groups.items():
     own = [run for record in records if (run := experiment_runs.read_run(record, notes))]
     whole, said = experiment_runs.without_repeated(own)
-    runs += [dataclasses.replace(run, result={**run.result, 'variant': shown[group]}) for run in whole]
+    runs += [labels.renamed(run, shown[group]) for run in whole]
     notes += said
   if not runs:
     raise ConfigError(f'--compare: there is no whole run: {notes[-1]}')
@@ -84,7 +84,13 @@ def load(given: Sequence[str], name: str) -> ExperimentRuns:
   experiment = Experiment(QUESTION, variants, name=name, seeds=tuple(sorted({run.seed for run in runs})))
   every = [{**record, 'variant': shown[group]} for group, records in groups.items() for record in records]
   baselines = Path(every[0]['directory']).parents[1]
-  return experiment_runs.assemble(experiment, baselines, runs, every, notes, declared=False)
+  found = experiment_runs.assemble(experiment, baselines, runs, every, notes, declared=False)
+  names_kept = [group.variant for group, records in groups.items() for _ in records]
+  records = [
+    {**record, 'variant': kept, 'label': record['variant']}
+    for kept, record in zip(names_kept, found.records, strict=True)
+  ]
+  return dataclasses.replace(found, records=records)
 
 
 def distinct_names(groups: Sequence[Group]) -> list[str]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.experiment import Experiment
-from experiments.runs import ExperimentRuns
+from experiments.runs import ExperimentRuns, Run
 from experiments.tuning import Tuning
 from training.config import ConfigError, check_names
 
@@ -48,17 +48,18 @@ def relabel(runs: ExperimentRuns, labels: Mapping[str, str]) -> ExperimentRuns:
   def label(name: str) -> str:
     return labels.get(name, name)
 
-  renamed = [
-    dataclasses.replace(run, result={**run.result, 'variant': label(run.variant), 'named': run.named})
-    for run in runs.runs
-  ]
   return dataclasses.replace(
     runs,
     experiment=relabel_experiment(runs.experiment, labels),
-    runs=tuple(renamed),
-    records=[{**record, 'label': label(record['variant'])} for record in runs.records],
+    runs=tuple(renamed(run, label(run.variant)) for run in runs.runs),
+    records=[{**record, 'label': label(record.get('label', record['variant']))} for record in runs.records],
     refused={label(name): reasons for name, reasons in runs.refused.items()},
   )
+
+
+def renamed(run: Run, label: str) -> Run:
+  """The run as one of a variant of another name; `named` is the one that its folder has."""
+  return dataclasses.replace(run, result={**run.result, 'variant': label, 'named': run.named})
 
 
 def relabel_experiment(experiment: Experiment, labels: Mapping[str, str]) -> Experiment:

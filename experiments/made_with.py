@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.comparability import of_random_numbers, seeds_told
 from experiments.runs import ExperimentRuns, Run
-from training.code_version import other_code
+from training.code_version import SHOWN, describe, other_code
 from training.result import is_unchecked
 
 NOT_SET = 'not set'
@@ -20,9 +20,7 @@ def made_with(run: Run) -> dict[str, str]:
   found |= {name: _told(value) for name, value in settings.items() if not of_random_numbers(name)}
   code = result.get('code') or {}
   if code.get('digest'):
-    found['code'] = code['digest'][:8] + ''.join(
-      f', from step {change["step"]} on {change["digest"][:8]}' for change in result.get('code_changed_at') or ()
-    )
+    found['code'] = code['digest'][:SHOWN] + _changes(run)
   return found
 
 
@@ -41,22 +39,24 @@ def notes(runs: ExperimentRuns) -> list[str]:
     for run in runs.runs:
       groups.setdefault(every[run.variant, run.seed].get(name, missing), []).append(run)
     if len(groups) > 1:
-      shown = [
-        f'{value}{_revision(own[0]) if name == "code" else ""} in {_named(runs, own)}' for value, own in groups.items()
-      ]
+      shown = [f'{_code(own[0]) if name == "code" else value} in {_named(runs, own)}' for value, own in groups.items()]
       lines.append(f'{name} differs: {"; ".join(shown)}')
   return lines
 
 
+def _code(run: Run) -> str:
+  """The code of a run for people: its commit and the digest, which is what decides."""
+  code = run.result.get('code')
+  return describe(code) + _changes(run) if code else 'not recorded'
+
+
+def _changes(run: Run) -> str:
+  changes = run.result.get('code_changed_at') or ()
+  return ''.join(f', from step {change["step"]} on {change["digest"][:SHOWN]}' for change in changes)
+
+
 def _told(value: Any) -> str:
   return NOT_SET if value is None else str(value)
-
-
-def _revision(run: Run) -> str:
-  """The commit that a run's code was of; the digest beside it is what decides."""
-  code = run.result.get('code') or {}
-  modified = ', modified' if code.get('modified') else ''
-  return f' (revision {code["revision"][:8]}{modified})' if code.get('revision') else ''
 
 
 def _unchecked(runs: ExperimentRuns) -> str | None:

@@ -92,7 +92,7 @@ class Run:
 
   def final(self, measure: Measure) -> float | None:
     """The value after the last step; None for a run that never got there."""
-    return self.result[measure.column] if self.status != 'diverged' else None
+    return self.result.get(measure.column) if self.status != 'diverged' else None
 
   def score(self, measure: Measure) -> statistics.Score:
     """How the run ended, for a comparison."""
@@ -210,7 +210,9 @@ def assemble(
   compared = [run for run in runs if run.variant not in refused] or runs
   measure = BITS if any(run.result.get(BITS.column) is not None for run in compared) else NATS
   if all(run.result.get('learning_rate_tuned') for run in compared):
-    measure = ON_TEST[measure]
+    on_test = ON_TEST[measure]
+    scored = [run.result.get(on_test.column) for run in compared if run.status != 'diverged']
+    measure = measure if None in scored else on_test  # older versions did not record a test loss
   counted = {str(run.directory) for run in runs}
   marked = [{**record, 'pooled': _pooled(record, experiment, counted, refused)} for record in records]
   yardsticks = _yardsticks(Path(directory), compared, measure)

@@ -101,7 +101,7 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
     'high': high,
     'test_mean': _test_mean(pooled, runs),
     **{
-      name: _shared(run.result[name] for run in own)
+      name: _shared(run.result.get(name, False) for run in own)
       for name in ('parameters', 'flops_per_token', 'learning_rate', 'learning_rate_tuned')
     },
     'tokens': _shared(run.config['run.steps'] * run.tokens_per_step for run in own),
@@ -141,7 +141,7 @@ def _judge(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
       entry['verdict'] = 'baseline'
     elif baseline in variants:
       entry['verdict'] = NOT_COMPARABLE
-      entry['sentence'] = f'{NOT_COMPARABLE}: the runs of {baseline} cannot be pooled (see there)'
+      entry['sentence'] = f'{NOT_COMPARABLE}: its baseline, {baseline}, is not (see there)'
     else:
       entry['verdict'] = 'no baseline to compare with'
 

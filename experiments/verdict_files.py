@@ -16,7 +16,7 @@ COLUMNS = (
 )  # fmt: skip
 _SPECIAL = {
   '\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'\textless{}',
-  '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}', '\u2013': '--', '\u00d7': r'$\times$',
+  '>': r'\textgreater{}', '|': r'\textbar{}', '"': "''", '\u2013': '--', '\u00d7': r'$\times$',
   **{sign: f'\\{sign}' for sign in '&%$#_{}'},
 }  # fmt: skip
 

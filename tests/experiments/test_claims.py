@@ -115,7 +115,7 @@ MADE = {
   ),
   'code': (
     {'code': {'digest': 'b' * 64, 'revision': 'c' * 40, 'modified': True}},
-    'code differs: aaaaaaaa in baseline; bbbbbbbb (revision cccccccc, modified) in post_norm',
+    'code differs: digest aaaaaaaa in baseline; revision ccccccc+changes, digest bbbbbbbb in post_norm',
     'code',
   ),
 }
@@ -139,7 +139,7 @@ def test_what_runs_were_made_with_is_in_the_notes_and_in_the_sentence(case, dire
 def test_runs_made_by_other_code_are_named_by_seed(directory):
   edit_all(directory, result={'code': {'digest': 'a' * 64}})
   edit(directory, 'post_norm', [1, 2], result={'code': {'digest': 'b' * 64}})
-  note = 'code differs: aaaaaaaa in baseline, post_norm (seeds 0, 3); bbbbbbbb in post_norm (seeds 1, 2)'
+  note = 'code differs: digest aaaaaaaa in baseline, post_norm (seeds 0, 3); digest bbbbbbbb in post_norm (seeds 1, 2)'
   assert note in summary_of(directory)['notes']
 
 

@@ -125,7 +125,7 @@ def test_nothing_is_compared_with_a_baseline_that_is_mixed(directory):
   post_norm = summary['variants']['post_norm']
   assert (post_norm['verdict'], post_norm['comparison']) == ('not comparable', None)
   assert post_norm['mean'] is not None
-  assert 'post_norm: not comparable: the runs of baseline cannot be pooled' in ' '.join(printed(summary).split())
+  assert 'post_norm: not comparable: its baseline, baseline, is not (see there)' in ' '.join(printed(summary).split())
 
 
 def test_a_copy_under_another_seed_counts_once(directory):

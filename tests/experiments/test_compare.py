@@ -56,6 +56,10 @@ def test_one_experiment_in_two_work_directories(place):
   assert run_main('--compare=runs/block,later/block', '--name=both') == 0
   summary = summary_of(place / 'runs/compare/both')
   assert list(summary['variants']) == ['runs/baseline', 'runs/post_norm', 'runs/relu', 'later/baseline']
+  frame = pd.read_csv(place / 'runs/compare/both/results.csv')
+  assert frame.iloc[[0, -1]][['variant', 'label']].to_numpy().tolist() == [
+    ['baseline', 'runs/baseline'], ['baseline', 'later/baseline'],
+  ]  # fmt: skip
   assert 'differs from the baseline in no setting' in summary['variants']['later/baseline']['sentence']
 
 

@@ -119,3 +119,12 @@ def test_a_run_that_is_not_whole_says_what_to_run(copied, gone):
   (workdir / 'copy_task/post/seed_1' / gone).unlink()
   with pytest.raises(ConfigError, match=f'post has no whole run of seed 1: make it with .* --workdir={workdir}'):
     trained.read_runs(reproduction, 'small', workdir)
+
+
+def test_runs_that_cannot_be_pooled_are_not_read(copied):
+  reproduction, workdir = copied
+  path = workdir / 'copy_task/post/seed_1/config.json'
+  write_json(path, {**read_json(path), 'optimizer.weight_decay': 0.5})
+  says = r'post cannot be pooled \(optimizer\.weight_decay is 0\.0 in seed 0, 0\.5 in seed 1\)'
+  with pytest.raises(ConfigError, match=says):
+    trained.read_runs(reproduction, 'small', workdir)
