@@ -42,7 +42,6 @@ ENCODERS = {
 
 @pytest.mark.parametrize('kind', ENCODERS)
 @settings(max_examples=60, deadline=None)
-@settings(deadline=None)
 @given(TEXTS)
 def test_ends_are_where_documents_end(kind, documents):
   encoder, text = ENCODERS[kind](), b'\n'.join(documents)
