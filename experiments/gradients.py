@@ -11,12 +11,12 @@ import pandas as pd
 
 import model
 from experiments import statistics
-from experiments.inspected_run import Rotated, checkpoint_steps, load_params
 from training import run_directory
 from training.config import Config, ConfigError
 from training.data import load_for, train_batches
 from training.inspection import inspect
 from training.metrics import places
+from training.trained_run import Rotated, checkpoint_steps, checkpointed_state
 
 ATTEMPTS = 5  # at the newest checkpoint of a run that is in training
 
@@ -71,7 +71,7 @@ def measure(subject: Subject, batches: int) -> Measured:
 
   Raises:
     ConfigError: if the data cannot be read or have changed since, or the checkpoint is another model's.
-    Rotated: see `load_params`.
+    Rotated: see `training.trained_run.checkpointed_state`.
   """
   config = subject.config.replace({'model.unroll': 1, 'model.remat': False})
   data = load_for(config)
@@ -113,7 +113,7 @@ def _params(subject: Subject, config: Config, count: int) -> Iterator[Any]:
   init = jax.jit(lambda seed: model.init(config.model, jax.random.key(seed)))
   if subject.step:
     assert subject.directory is not None
-    params = load_params(subject.config, subject.directory, subject.step)
+    params = checkpointed_state(subject.config, subject.directory, subject.step).params
   else:
     params = init(np.uint32(seed))
   for k in range(count):

@@ -30,7 +30,7 @@ from rich.text import Text
 from configs.flags import config_changes, define_config_flags, load_config
 from experiments import command_line, figure_style, gradient_figures, gradient_files, gradient_table
 from experiments.gradients import Measured, Subject, as_json, as_table, measure_in_time
-from experiments.inspected_run import open_run, steps_asked_for
+from experiments.inspected_run import steps_asked_for
 from experiments.names import name_of
 from experiments.training_figures import over_training
 from training.code_version import code
@@ -38,6 +38,7 @@ from training.config import ConfigError
 from training.files import write_atomically, write_json
 from training.paths import check_output, given_path
 from training.provenance import environment, notes_on_run
+from training.trained_run import open_run
 
 PROJECT = Path(__file__).parent.parent
 

@@ -15,6 +15,7 @@ from training.mesh import by_rule
 from training.paths import given_path
 from training.step import init_state
 from training.stored_run import read_config
+from training.trained_run import is_of
 
 
 def check_source(config: Config) -> Path:
@@ -50,7 +51,7 @@ def source_params(config: Config, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
   like = jax.eval_shape(lambda seed: init_state(source, seed), jax.ShapeDtypeStruct((), np.uint32))
   placed = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), like, by_rule(mesh, like))
   try:
-    state, manifest = load(path, placed)
+    state, manifest = load(path, placed, is_of(path.parents[1], source))
   except Damaged as error:
     raise ConfigError(f'--init_from={config.run.init_from}: the checkpoint is damaged: {error}') from None
   return state.params, {'run': config.run.init_from, 'step': int(state.step), 'sha256': manifest['sha256']}

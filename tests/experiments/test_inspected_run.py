@@ -6,9 +6,9 @@ import jax
 import made_run
 import pytest
 
-from experiments import gradients, inspected_run
+from experiments import gradients
 from experiments.gradients import Measured, Subject
-from training import checkpoint
+from training import checkpoint, trained_run
 from training.config import Config, ConfigError
 from training.data import load_for
 
@@ -26,7 +26,7 @@ def run(tmp_path):
 
 def train_on(run, step: int) -> None:
   """What training does after some steps: a checkpoint more, and the oldest goes."""
-  steps = inspected_run.checkpoint_steps(run)
+  steps = trained_run.checkpoint_steps(run)
   folder = run / 'checkpoints'
   shutil.copytree(folder / str(steps[-1]), folder / str(step))
   shutil.rmtree(folder / str(steps[0]))
@@ -36,20 +36,20 @@ def rotate_before(monkeypatch, run, steps: list[int], times: int = 1, partly: bo
   """Has training go on between the moment a checkpoint is chosen and that in which it is read."""
   load, pending = checkpoint.load, list(range(steps[0], steps[0] + 100 * times, 100))
 
-  def late(path, like):
+  def late(path, like, check):
     if pending:
       train_on(run, pending.pop(0))
       if partly:  # rmtree is under way
         path.mkdir(exist_ok=True)
         (path / 'manifest.json').write_text('{')
-    return load(path, like)
+    return load(path, like, check)
 
   monkeypatch.setattr(checkpoint, 'load', late)
 
 
 def fake_measure(subject, batches):
   """Loads what is measured, and measures nothing."""
-  inspected_run.load_params(subject.config, subject.directory, subject.step)
+  trained_run.checkpointed_state(subject.config, subject.directory, subject.step)
   return Measured(subject, {})
 
 
@@ -82,7 +82,7 @@ def test_a_step_asked_for_by_its_number_that_was_deleted_is_one_line(run, monkey
 
 def test_checkpoints_that_vanish_again_and_again_end_in_one_line(run, monkeypatch):
   def gone(subject, batches):
-    raise inspected_run.Rotated('deleted')
+    raise trained_run.Rotated('deleted')
 
   monkeypatch.setattr(gradients, 'measure', gone)
   with pytest.raises(ConfigError, match='deleted faster than they can be read'):
@@ -97,24 +97,24 @@ def test_a_damaged_checkpoint_is_not_taken_for_one_that_was_deleted(run, monkeyp
 
 
 def test_a_mistake_of_ours_is_told_as_one(run, monkeypatch):
-  def broken(path, like):
+  def broken(path, like, check):
     raise ZeroDivisionError
 
   monkeypatch.setattr(checkpoint, 'load', broken)
   with pytest.raises(ZeroDivisionError):
-    inspected_run.load_params(CONFIG, run, 36)
+    trained_run.checkpointed_state(CONFIG, run, 36)
 
 
 def test_whatever_orbax_raises_where_files_are_deleted_under_it(run, monkeypatch):
-  def deleted(path, like):
+  def deleted(path, like, check):
     train_on(run, 48)
     raise ValueError('tensorstore: NOT_FOUND')
 
   monkeypatch.setattr(checkpoint, 'load', deleted)
-  with pytest.raises(inspected_run.Rotated):
-    inspected_run.load_params(CONFIG, run, 24)
+  with pytest.raises(trained_run.Rotated):
+    trained_run.checkpointed_state(CONFIG, run, 24)
 
 
 def test_the_parameters_are_those_of_the_checkpoint(run):
-  params = inspected_run.load_params(CONFIG, run, 36)
+  params = trained_run.checkpointed_state(CONFIG, run, 36).params
   assert {float(leaf.min()) for leaf in jax.tree.leaves(params)} == {36.0}

@@ -199,6 +199,14 @@ def test_another_model_is_no_start(run, tmp_path):
     )
 
 
+def test_a_start_whose_checkpoints_are_another_runs_is_refused(run, tmp_path):
+  """Somebody has changed its config since."""
+  wide = {'model.d_model': 16}
+  (run / 'config.json').write_text(json.dumps(CONFIG.replace(wide).to_flat()))
+  with pytest.raises(ConfigError, match=r'checkpoints beside it \(model\.d_model is 8 there, 16 here\)'):
+    start(tmp_path / 'new', from_run(run, **wide))
+
+
 def test_a_start_that_is_not_there_or_damaged_is_named(run, tmp_path):
   with pytest.raises(ConfigError, match=r'nowhere: there is no run \(no config\.json\)'):
     check_source(from_run(tmp_path / 'nowhere'))
