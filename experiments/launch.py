@@ -67,7 +67,11 @@ def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:
     lone = processes.count > 1 or (len(runs) == 1 and runs[0].experiment == 'custom')
     places = machine.worker_places(workers, lone, runs[0].config.mesh, processes)
     for run in todo:
-      mesh_shape(run.config, places[0].devices * processes.count, processes.count)
+      try:
+        mesh_shape(run.config, places[0].devices * processes.count, processes.count)
+      except ConfigError as error:
+        _, source = machine.simulated() if machine.ask_jax().platform == 'cpu' else (1, '')
+        raise ConfigError(f'{error}; {source} makes these devices' if source else str(error)) from None
     check_coordinator(processes, console.print)
     with contextlib.ExitStack() as stack:
       check = stack.enter_context(sweep.claimed(todo)) if leads else lambda: None

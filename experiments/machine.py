@@ -108,6 +108,15 @@ def cpu_environment(several: bool) -> dict[str, str]:
   return {'GLIBC_TUNABLES': kept + heaps}
 
 
+def simulated() -> tuple[int, str]:
+  """How many devices the environment makes of a CPU, and what of it does: (1, '') if nothing does."""
+  named = os.environ.get('JAX_NUM_CPU_DEVICES', '')
+  if named.isdecimal() and int(named):
+    return int(named), f'JAX_NUM_CPU_DEVICES={named}'
+  forced = re.findall(r'--xla_force_host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', ''))
+  return (int(forced[-1]), f'XLA_FLAGS={os.environ["XLA_FLAGS"]}') if forced else (1, '')
+
+
 def visible(variable: str, devices: int) -> list[str]:
   """The names of the devices this process may use: a scheduler, or the user, may have chosen some."""
   given = os.environ.get(variable)
@@ -132,10 +141,7 @@ def ask_jax() -> Answer:
     ConfigError: if there is an accelerator that JAX cannot use.
   """
   if not has_plugin():
-    simulated = re.findall(r'--xla_force_host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', ''))
-    named = os.environ.get('JAX_NUM_CPU_DEVICES', '')
-    count = int(named) if named.isdecimal() and int(named) else int(simulated[-1]) if simulated else 1
-    return Answer('cpu', count, '', '')
+    return Answer('cpu', simulated()[0], '', '')
   return _asked(frozenset(os.environ.items()))
 
 

@@ -163,3 +163,10 @@ def test_where_there_is_no_slurm_it_is_said(more, place, capfd, monkeypatch):
   for what in ([], ['--dry_run']):
     message = '--launcher=slurm needs submitit: pip install -r requirements-slurm.txt'
     refused(['--launcher=slurm', *what, *more], message, place, capfd)
+
+
+def test_what_makes_devices_is_named_where_a_run_does_not_divide_over_them(place, capfd, monkeypatch):
+  monkeypatch.delenv('XLA_FLAGS', raising=False)
+  monkeypatch.setenv('JAX_NUM_CPU_DEVICES', '3')
+  message = 'make it a multiple of 3; JAX_NUM_CPU_DEVICES=3 makes these devices'
+  refused(['--name=x', '--config.data.task=copy'], message, place, capfd)

@@ -184,3 +184,39 @@ def test_commands_run_with_closed_streams(command):
   answer = started(['bash', '-c', 'exec "$@" <&- >&-', 'bash', sys.executable, *command])
   assert answer.returncode == (0 if '--list' in command else 2)
   assert 'Traceback' not in answer.stderr
+
+
+SMALL = [
+  '--name=x', '--config.data.task=copy', '--config.data.sequence_length=16', '--config.model.num_layers=1',
+  '--config.model.d_model=16', '--config.model.num_heads=2', '--config.run.steps=4', '--config.run.batch_size=4',
+  '--config.run.evaluations=1', '--config.optimizer.warmup_steps=1',
+]  # fmt: skip
+HOSTILE = {
+  'JAX_ENABLE_X64': '1', 'JAX_DISABLE_JIT': '1', 'JAX_NUMPY_DTYPE_PROMOTION': 'strict', 'JAX_DEBUG_NANS': '1',
+  'JAX_NUMPY_RANK_PROMOTION': 'raise', 'JAX_TRANSFER_GUARD': 'disallow', 'JAX_SCAN3': '1', 'JAX_NO_EXECUTION': '1',
+  'NPROC': '7', 'OMP_NUM_THREADS': '1', 'PYTHONSAFEPATH': '1', 'PYTHONIOENCODING': 'ascii', 'PYTHONUNBUFFERED': '1',
+  'TMPDIR': '/nowhere', 'HOME': '/proc/nowhere', 'TERM': 'dumb', 'COLUMNS': '20', 'PYTHONSTARTUP': '/nowhere',
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_hostile_environment_changes_no_number(tmp_path):
+  """Nor do a site's banner, packages of the user's that are named as ours, and streams that are closed."""
+  site = tmp_path / 'site'
+  site.mkdir()
+  (site / 'sitecustomize.py').write_text("print('welcome to this machine', end='')\n")
+  for name in ('model', 'training', 'experiments', 'configs'):
+    (site / name).mkdir()
+    (site / name / '__init__.py').write_text('raise RuntimeError\n')
+  logs = []
+  for name, more, shell in (('usual', {}, 'exec "$@"'), ('hostile', HOSTILE, 'exec "$@" <&- >&-')):
+    place = tmp_path / name
+    place.mkdir()
+    environment = os.environ | more | ({'PYTHONPATH': str(site)} if more else {})
+    command = ['bash', '-c', shell, 'bash', sys.executable, str(PROJECT / 'train.py'), *SMALL]
+    answer = subprocess.run(command, cwd=place, env=environment, capture_output=True)
+    assert answer.returncode == 0, answer.stderr
+    logs.append((place / 'runs' / 'custom' / 'x' / 'seed_0' / 'metrics.jsonl').read_bytes())
+  assert logs[0] == logs[1]
+  assert answer.stderr.count(b' is ignored: ') == 8
+  assert b'Traceback' not in answer.stderr
