@@ -1,4 +1,4 @@
-"""The README's commands are those that there are."""
+"""The commands of the README and of the pages it links to are understood, and its links lead somewhere."""
 
 import re
 import shlex
@@ -14,7 +14,9 @@ from experiments.command_line import parse_flags
 
 PROJECT = Path(train.__file__).parent
 README = (PROJECT / 'README.md').read_text('utf8')
-COMMANDS = re.findall(r'^python (train\.py .*)$', README, re.MULTILINE)
+DOCS = {page.name: page.read_text('utf8') for page in sorted((PROJECT / 'docs').glob('*.md'))}
+PAGES = '\n'.join([README, *DOCS.values()])
+COMMANDS = sorted(set(re.findall(r'^python (train\.py .*)$', PAGES, re.MULTILINE)))
 
 
 def test_the_two_lines_stand_alone():
@@ -38,11 +40,21 @@ def test_a_command_of_the_readme_is_understood(command, monkeypatch, tmp_path):
     assert plan.plan_runs(experiment, scale, changes, tmp_path)
 
 
-def test_the_variants_of_the_readme_are_those_of_the_config():
-  for names in re.findall(r'^\| `model\.norm_placement` \| (.*) \|$', README, re.MULTILINE):
-    assert re.findall(r'`(\w+)`', names) == list(flags.FLAGS['norm_placement'].parser.enum_values)
-  for names in re.findall(r'^\| `model\.feed_forward` \| (.*) \|$', README, re.MULTILINE):
-    assert set(re.findall(r'`(\w+)`', names)) == set(flags.FLAGS['feed_forward'].parser.enum_values)
+def test_the_variants_named_are_those_of_the_config():
+  (placements,) = re.findall(r'^\| `model\.norm_placement` \| (.*) \|$', PAGES, re.MULTILINE)
+  (activations,) = re.findall(r'^\| `model\.feed_forward` \| (.*) \|$', PAGES, re.MULTILINE)
+  assert re.findall(r'`(\w+)`', placements) == list(flags.FLAGS['norm_placement'].parser.enum_values)
+  assert set(re.findall(r'`(\w+)`', activations)) == set(flags.FLAGS['feed_forward'].parser.enum_values)
+
+
+def test_the_readme_is_for_a_person_in_a_hurry():
+  assert len(README.split()) <= 1500
+
+
+@pytest.mark.parametrize(('folder', 'text'), [(PROJECT, README), *((PROJECT / 'docs', text) for text in DOCS.values())])
+def test_every_link_leads_somewhere(folder, text):
+  for target in re.findall(r'\]\(([^)#:]+)\)', text):
+    assert (folder / target).exists(), target
 
 
 def test_every_direct_dependency_is_explained():
