@@ -15,7 +15,7 @@ from experiments.plan import Run, check_directories
 from experiments.tuning import Tuning
 from training.corpus import Split
 from training.data import Data, load_for
-from training.files import clear_unfinished
+from training.files import SaveFailed, clear_unfinished
 from training.locks import REPORT_WITHIN, locked
 from training.resume import check_start
 from training.run_directory import check_text, is_finished
@@ -86,16 +86,22 @@ def conduct(
   if code is not None:
     return code
   directory = runs[0].directory.parent.parent
-  if len(failed) < len(runs):
+  if len(failed) == len(runs):
+    return 1
+  shown = experiment if todo else _only(experiment, view.variants)
+  try:
     with locked(directory / 'lock', REPORT_WITHIN):  # the second of two commands sees all runs
       for folder in (directory, directory / 'figures'):
         clear_unfinished(folder)
       splits: tuple[Split, ...] = ('validation', 'test') if runs[0].tuned else ('validation',)
       for split in splits:
         ngram_baselines.keep(directory, split, data, runs[0].config.run.final_evaluation_tokens)
-      shown = experiment if todo else _only(experiment, view.variants)
       summary, paths = report.write(shown, directory, command, tuning, view.labels)
-    show(summary, paths, console)
+  except OSError as error:  # on a full disk, or a read-only one
+    show(report.summary_of(shown, directory, command, tuning, view.labels), [], console)
+    console.print(f'only the table: {SaveFailed(error.filename or directory, error)}', soft_wrap=True)
+    return 1
+  show(summary, paths, console)
   return 1 if failed else 0
 
 

@@ -95,9 +95,12 @@ def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = F
     joins: whether this process joins another one, which may have begun.
   """
   for run in runs:
-    run_directory.check(run.directory, run.config, extend)
+    run_directory.check(run.directory, run.config, extend, reads=True)
     check_label(run)
-    if not joins and not run_directory.is_finished(run.directory, run.config):
+    if run_directory.is_finished(run.directory, run.config):
+      continue
+    run_directory.check_writable(run.directory)
+    if not joins:
       locks.check_free(run.directory)
 
 

@@ -46,6 +46,18 @@ def write(
   return write_from(runs, Path(directory), command, tuning and labels.relabel_tuning(tuning, names))
 
 
+def summary_of(
+  experiment: Experiment,
+  directory: Path,
+  command: str,
+  tuning: Tuning | None = None,
+  names: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+  """The summary that `write` gives, without writing anything."""
+  runs = labels.relabel(experiment_runs.load(experiment, directory), names or {})
+  return {**summarise(runs, tuning and labels.relabel_tuning(tuning, names or {})), 'command': command}
+
+
 def write_from(
   runs: ExperimentRuns, directory: Path, command: str, tuning: Tuning | None = None
 ) -> tuple[dict[str, Any], list[Path]]:

@@ -79,7 +79,7 @@ def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
     ConfigError: if a directory is another run's, or damaged.
   """
   for run in runs:
-    run_directory.check(run.directory, run.config, extend)
+    run_directory.check(run.directory, run.config, extend, reads=True)
   return _tell({run: status_of(run) for run in runs}, console)
 
 

@@ -67,9 +67,9 @@ def tune(
   trained = train_runs(runs, launcher, console, extend)
   if trained.code is not None or trained.failed:
     return 1 if trained.code is None else trained.code
-  with locked(path.parent / 'lock', REPORT_WITHIN):
-    before, points = _intact(path), tuning.choose([*(kept.points if kept else ()), *read_points(runs)])
-    if before is None or set(before.points) != set(points):
+  before, points = _intact(path), tuning.choose([*(kept.points if kept else ()), *read_points(runs)])
+  if before is None or set(before.points) != set(points):
+    with locked(path.parent / 'lock', REPORT_WITHIN):
       declared = {**(kept.about['variants'] if kept else {}), **experiment.variants}
       about = {'command': command, 'code_revision': code_revision(), **_made_with(runs, kept)}
       about |= {'settings': settings, 'variants': {name: dict(own) for name, own in declared.items()}}

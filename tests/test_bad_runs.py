@@ -138,17 +138,6 @@ def test_a_run_that_is_being_trained_is_left_alone(run, place, capfd, monkeypatc
     refused(RUN, f'is being trained by process {os.getpid()} on', place, capfd)
 
 
-@pytest.fixture
-def unprivileged():
-  """Whoever runs the tests: for root nothing is forbidden."""
-  if os.geteuid() == 0:
-    os.setresuid(65534, 65534, 0)
-    yield
-    os.setresuid(0, 0, 0)
-  else:
-    yield
-
-
 @pytest.mark.parametrize(
   ('name', 'mode', 'arguments', 'message'),
   [

@@ -42,18 +42,21 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
   }
 
 
-def check(directory: Path, config: Config, extend: bool = False) -> None:
+def check(directory: Path, config: Config, extend: bool = False, reads: bool = False) -> None:
   """Checks that a run of this config may use the directory; writes nothing.
 
   Args:
     directory: of the run.
     config: of the run.
     extend: whether a run that differs in a smaller number of steps alone may go on to more of them.
+    reads: whether the directory will only be read from, and need not be writable.
 
   Raises:
     ConfigError: if another run's config.json is there (naming all that differs), or something else is in the way.
   """
   check_place(directory)
+  if not reads:
+    check_writable(directory)
   elsewhere = f'start this one with --workdir={workdir_of(directory)}_2'
   stored = _stored_identity(directory, elsewhere)
   if stored is None:
@@ -98,9 +101,13 @@ def check_place(directory: Path) -> None:
         raise ConfigError(f'{folder} is a file, and a folder is needed there: move it, or choose another --workdir')
     if (directory / 'metrics.jsonl').is_dir():
       raise ConfigError(f'{directory}/metrics.jsonl is a folder, and a file is needed there: move it')
-    nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
   except PermissionError as error:
     raise ConfigError(f'{error.filename} cannot be looked into: choose another --workdir') from None
+
+
+def check_writable(directory: Path) -> None:
+  """Raises ConfigError if nothing can be written in a directory, or it cannot be created."""
+  nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
   if not os.access(nearest, os.W_OK | os.X_OK):
     raise ConfigError(f'{nearest} cannot be written to: choose another --workdir')
 
