@@ -15,6 +15,7 @@ KINDS = {
   stat.S_IFDIR: 'a folder',
 }
 OF_A_PROCESS = ('/proc/', '/dev/fd/', '/dev/stdin')  # in a worker these are something else
+SMALL = 2**24  # bytes that any machine has memory for
 COPIES = 4  # of a text in memory: as read, decoded, joined, and as tokens
 
 
@@ -45,7 +46,8 @@ def read_regular(setting: str, path: str) -> bytes:
         f'{setting}: {path} is {KINDS.get(kind, "no file")}, and every process reads the file again: '
         'write its content to a file, and name that'
       )
-    check_size(setting, path, status.st_size, free_memory())
+    if status.st_size > SMALL:
+      check_size(setting, path, status.st_size, free_memory())
     return pathlib.Path(path).read_bytes() if status.st_size else b''
   except OSError as error:
     raise ConfigError(f'{setting}: cannot read {path} ({error.strerror}): make it readable, or name another') from None

@@ -1,6 +1,7 @@
 """Unpacks what a user's file is packed in, recognised by its first bytes, whatever its name; bounded."""
 
 import bz2
+import functools
 import gzip
 import io
 import lzma
@@ -12,12 +13,11 @@ from typing import IO, Any, NamedTuple, cast
 
 from training.config import ConfigError
 from training.free_memory import free_memory
-from training.reading import check_size
+from training.reading import SMALL, check_size
 
 CHUNK = 2**20
 # Text shrinks to a third or a tenth, the most repetitive logs to a hundredth. What grows more than this is made to.
 LARGEST_RATIO = 250
-ALWAYS_ALLOWED = 2**24  # bytes: a short text may repeat a word as often as it likes
 DEEPEST = 4  # packed within packed
 FAULTS = (  # of damaged files, from all the unpackers below
   gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, EOFError, OSError, ValueError, struct.error,
@@ -78,16 +78,20 @@ def unpack(path: str, content: bytes) -> Iterator[tuple[str, bytes]]:
   Raises:
     ConfigError: if it is damaged, encrypted, packed in a way that is not read here, or grows beyond what text can.
   """
-  yield from _unpack(path, content, _Limit(path, len(content), free_memory()), DEEPEST)
+  yield from _unpack(path, content, _Limit(path, len(content)), DEEPEST)
 
 
 class _Limit:
   """Counts what a file has been unpacked to, and refuses it once that is more than text comes to."""
 
-  def __init__(self, path: str, packed_bytes: int, memory: int):
-    self.path, self.memory = path, memory
-    self.most = max(ALWAYS_ALLOWED, LARGEST_RATIO * packed_bytes)
-    self.count = 0
+  def __init__(self, path: str, packed_bytes: int):
+    self.path, self.count = path, 0
+    self.most = max(SMALL, LARGEST_RATIO * packed_bytes)  # a short text may repeat a word as often as it likes
+
+  @functools.cached_property
+  def memory(self) -> int:
+    """What is free before most of it is unpacked."""
+    return free_memory()
 
   def add(self, num_bytes: int) -> None:
     """Raises ConfigError if these bytes are too many."""
@@ -97,7 +101,8 @@ class _Limit:
         f'data.paths: {self.path} unpacks to over {LARGEST_RATIO} times its size, as no text does: unpack it by hand '
         'if you trust it'
       )
-    check_size('data.paths', self.path, self.count, self.memory)
+    if self.count > SMALL:
+      check_size('data.paths', self.path, self.count, self.memory)
 
   def read(self, stream: IO[bytes]) -> bytes:
     """All of a stream, piece by piece."""

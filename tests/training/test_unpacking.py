@@ -8,12 +8,14 @@ import lzma
 import struct
 import zipfile
 
+import numpy as np
 import pytest
 
 from training import unpacking
 from training.config import ConfigError, DataConfig
 from training.text import read_documents
 
+NOISE = np.random.default_rng(0).integers(32, 126, 2**20, np.uint8).tobytes()
 TEXT = b'In the beginning God created the heaven and the earth.\n' * 9
 
 
@@ -144,7 +146,7 @@ def test_no_damage_ends_in_anything_but_a_refusal_or_the_text(read, pack):
 
 @pytest.mark.parametrize('pack', [gzip.compress, lzma.compress, bz2.compress, lambda text: zipped(('a', text))])
 def test_what_unpacks_without_end_is_refused_before_it_has(read, pack, monkeypatch):
-  monkeypatch.setattr(unpacking, 'ALWAYS_ALLOWED', 2**20)
+  monkeypatch.setattr(unpacking, 'SMALL', 2**20)
   taken = []
   monkeypatch.setattr(
     unpacking._Limit, 'add', lambda self, count, add=unpacking._Limit.add: (taken.append(count), add(self, count))
@@ -155,17 +157,18 @@ def test_what_unpacks_without_end_is_refused_before_it_has(read, pack, monkeypat
 
 
 def test_files_of_a_zip_count_together(read, monkeypatch):
-  monkeypatch.setattr(unpacking, 'ALWAYS_ALLOWED', 2**20)
+  monkeypatch.setattr(unpacking, 'SMALL', 2**20)
   with pytest.raises(ConfigError, match=r'a unpacks to over 250 times its size'):
     read('a', zipped(*((str(k), b'A' * 2**18) for k in range(9))))
 
 
 def test_what_memory_cannot_hold_is_refused(read, monkeypatch):
+  monkeypatch.setattr(unpacking, 'SMALL', 2**18)
   monkeypatch.setattr(unpacking, 'free_memory', lambda: 2**21)
   with pytest.raises(
     ConfigError, match=r'a has 0\.0 GiB of text or more, which takes 4 times as much memory, and 0\.0'
   ):
-    read('a', gzip.compress(TEXT * 2000))
+    read('a', gzip.compress(NOISE))
 
 
 def test_a_word_may_be_repeated_in_a_short_text(read):
