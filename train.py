@@ -124,7 +124,7 @@ def main() -> int:
   if ESTIMATE.value:
     from experiments.estimate import estimate
 
-    return estimate(runs, console)
+    return estimate(runs, console, WORKERS.value)
   together = processes.ALONE if STATUS.value else processes.asked_for()
   if together.count > 1 and (TUNE.value or len(runs) > 1):
     raise ConfigError(

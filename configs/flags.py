@@ -63,8 +63,8 @@ def config_changes(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any
     if value is not None and given[path] not in (None, value):
       raise ConfigError(f'--config.{path}={given[path]} and its short flag say different things: leave one out')
   for path in PATHS:
-    if given[path]:
-      given_path(given[path], f'--{PREFIX}{path}')
+    if value := given[path]:
+      given_path(value, f'--{PREFIX}{path}')
   return _given(given) | _given(short)
 
 

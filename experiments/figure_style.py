@@ -68,7 +68,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 logging.getLogger('fontTools').setLevel(logging.WARNING)  # it tells of every glyph that goes into a PDF
 
-_DEFAULTS = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != 'backend'}
+_DEFAULTS: dict[Any, Any] = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != 'backend'}
 
 styled = matplotlib.rc_context({**_DEFAULTS, **STYLE})  # a decorator; nothing of a user's matplotlibrc is left
 

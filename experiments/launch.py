@@ -11,6 +11,7 @@ from experiments import machine, placement, signals, slurm, sweep
 from experiments.display import Display
 from experiments.plan import Run
 from experiments.processes import ALONE, Processes, check_coordinator
+from training import run_directory
 from training.config import ConfigError
 from training.mesh import mesh_shape
 
@@ -43,7 +44,7 @@ def from_flags(workers: int, processes: Processes = ALONE) -> Launcher:
   """
   if LAUNCHER.value == 'local':
     slurm.check_unused()
-    return _dry_run() if DRY_RUN.value else local(workers, processes)
+    return _dry_run(workers=workers, processes=processes) if DRY_RUN.value else local(workers, processes)
   if processes.count > 1:
     raise ConfigError('--launcher=slurm gives each run one process: of several that train one run, leave it out')
   request = slurm.from_flags()
@@ -63,9 +64,7 @@ def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:
   def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> Launched:
     if not todo:
       return Launched([], None if leads else 0)
-    # In an experiment a run has one core, so that its bits do not depend on the rest.
-    lone = processes.count > 1 or (len(runs) == 1 and runs[0].experiment == 'custom')
-    places = machine.worker_places(workers, lone, runs[0].config.mesh, processes)
+    places = _places(runs, workers, processes)
     for run in todo:
       try:
         mesh_shape(run.config, places[0].devices * processes.count, processes.count)
@@ -89,20 +88,35 @@ def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:
   return launch
 
 
-def _dry_run(script: Callable[[Sequence[Run]], str] | None = None) -> Launcher:
-  """Prints each run with what it would do, and then the script of those that would be submitted."""
+def _places(runs: Sequence[Run], workers: int, processes: Processes) -> list[machine.Place]:
+  """Where the runs are trained. In an experiment a run has one core, so that its bits do not depend on the rest."""
+  lone = processes.count > 1 or (len(runs) == 1 and runs[0].experiment == 'custom')
+  return machine.worker_places(workers, lone, runs[0].config.mesh, processes)
+
+
+def _dry_run(
+  script: Callable[[Sequence[Run]], str] | None = None, workers: int = 0, processes: Processes = ALONE
+) -> Launcher:
+  """Prints each run with what it would do, and then how long that takes here, or the script that would be submitted."""
 
   def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> Launched:
     from training.checkpoint import steps_in  # orbax takes seconds to import
 
     submitted = script(todo) if todo and script else ''
+    done = {run: max(steps_in(run.directory / 'checkpoints'), default=0) for run in runs}
     for run in runs:
-      saved = steps_in(run.directory / 'checkpoints')
-      what = 'is finished' if run not in todo else f'goes on from step {saved[0]}' if saved else 'starts'
+      what = 'is finished' if run not in todo else f'goes on from step {done[run]}' if done[run] else 'starts'
       console.print(f'{run.directory}: {what}', markup=False, highlight=False, soft_wrap=True)
     console.print(f'{len(todo)} of {len(runs)} runs would be trained', highlight=False)
     if submitted:
       console.print(submitted, markup=False, highlight=False, soft_wrap=True)
+    elif todo:
+      from experiments.forecast import forecast  # which reads finished runs
+
+      places = _places(runs, workers, processes)[: len(todo)]
+      found = forecast(todo, done, places, run_directory.workdir_of(todo[0].directory))
+      if found:
+        console.print(found.line(len(todo), len(places)), markup=False, highlight=False, soft_wrap=True)
     return Launched([], 0)
 
   return launch

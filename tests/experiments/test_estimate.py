@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 
@@ -28,4 +29,17 @@ def test_a_mesh_larger_than_this_machine_is_estimated_and_nothing_is_written(tmp
   assert optimizer_mb == pytest.approx(2 * parameters_mb, abs=0.1)  # Adam's two moments
   assert temporaries_mb > 0
   assert total_mb == pytest.approx(parameters_mb + optimizer_mb + temporaries_mb, rel=0.02)
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_time_of_all_runs_is_by_timed_steps_where_nothing_has_finished(tmp_path):
+  command = [
+    sys.executable, str(PROJECT / 'train.py'), '--estimate', '--sweep=model.num_layers=1,2', '--seeds=0-2',
+    '--config.model.unroll=1', '--config.model.d_model=16', '--config.run.steps=50', '--workers=1',
+  ]  # fmt: skip
+  ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+  assert (ended.returncode, ended.stderr) == (0, '')
+  last = ended.stdout.splitlines()[-1]
+  assert re.fullmatch(r'about [\d.]+ (s|min|h) for 6 runs \(by 5 timed steps of each variant, alone here\)', last)
   assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,135 @@
+"""About how long runs will take on this machine: by runs that finished here, by timed steps, or by a large product."""
+
+import heapq
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments import machine
+from experiments.found_runs import found_runs
+from experiments.machine import Place
+from experiments.plan import Run
+from training.config import Config
+from training.host import cores
+from training.provenance import processor
+from training.result import read_result
+
+FORWARD = 1 / 3  # of the time that a training step takes on as many tokens
+OF_A_PRODUCT = 0.5  # the share of a large product's speed that training reaches: .37 to .73 over sizes (README)
+KJV_SPLIT = 215_000  # bytes in each held-out split of the King James text
+WIDTH = 1024  # of the product
+# What decides how long a step takes, and the seeds and rates that do not.
+SHAPE = ('data.sequence_length', 'run.batch_size', 'optimizer.name', 'optimizer.accumulate', 'inspect.level')
+
+Speed = Callable[[Config], float]  # tokens a second that a run trains on
+
+
+class Forecast(NamedTuple):
+  """How long runs take together, in seconds, and how that was found out."""
+
+  seconds: float
+  basis: str
+
+  def line(self, runs: int, at_a_time: int) -> str:
+    """The forecast as a sentence."""
+    rest = f', {at_a_time} runs at a time' if at_a_time > 1 else ''
+    return f'about {duration(self.seconds)} for {runs} run{"s" if runs > 1 else ""}{rest} ({self.basis})'
+
+
+def forecast(runs: Sequence[Run], done: Mapping[Run, int], places: Sequence[Place], workdir: Path) -> Forecast | None:
+  """How long the runs will take; None where nothing here tells, as on a GPU on which no run has finished.
+
+  Args:
+    runs: those that are to be trained.
+    done: the step that each would go on from.
+    places: of the workers.
+    workdir: whose finished runs are looked at.
+  """
+  speed, basis = of_finished(workdir, places[0])
+  if speed is None:
+    if machine.ask_jax().platform != 'cpu':
+      return None
+    flops = product_speed(1 if places[0].core is not None else len(cores()))
+    basis = f'a rough one: by half the speed of one large product here, {flops / 1e9:.0f} GFLOP/s'
+
+    def speed(config: Config) -> float:
+      return OF_A_PRODUCT * flops / _flops_per_token(config)
+
+  each = [seconds(run.config, speed(run.config), done.get(run, 0)) for run in runs]
+  return Forecast(together(each, len(places)), basis)
+
+
+def seconds(config: Config, tokens_per_second: float, done: int = 0) -> float:
+  """The time of a run from step `done` on: of its training, its validation curve, and its final evaluation."""
+  run, batch = config.run, config.run.batch_size * config.data.sequence_length
+  points = min(run.evaluations, run.steps) * (1 - done / run.steps)
+  evaluated = points * run.evaluation_batches * batch
+  if not config.data.synthetic:
+    limit = run.final_evaluation_tokens or KJV_SPLIT
+    evaluated += 2 * (min(limit, KJV_SPLIT) if config.data.task == 'kjv' else limit)
+  return ((run.steps - done) * batch + FORWARD * evaluated) / tokens_per_second
+
+
+def together(each: Sequence[float], at_a_time: int) -> float:
+  """How long runs take of which so many are trained at a time, in their order."""
+  free = [0.0] * max(1, min(at_a_time, len(each)))
+  for one in each:
+    heapq.heappush(free, heapq.heappop(free) + one)
+  return max(free)
+
+
+def product_speed(threads: int) -> float:
+  """FLOP/s of one large float32 product, on so many of the cores there are."""
+  left, right = (np.ones((WIDTH, WIDTH), np.float32) for _ in range(2))
+  left @ right
+  best = min(_timed(lambda: left @ right) for _ in range(3))
+  return 2 * WIDTH**3 / best * threads / len(cores())  # NumPy takes all of them
+
+
+def duration(seconds: float) -> str:
+  """Seconds as a person would say them."""
+  if seconds < 90:
+    return f'{max(seconds, 1):.0f} s'
+  return f'{seconds / 60:.0f} min' if seconds < 90 * 60 else f'{seconds / 3600:.1f} h'
+
+
+def of_finished(workdir: Path, place: Place) -> tuple[Speed | None, str]:
+  """The speed that finished runs had here; of a model that none had, by its FLOPs."""
+  device = machine.ask_jax()
+  here = f'cpu ({processor()})' if device.platform == 'cpu' else device.kind
+  layout = f', {1 if place.core is not None else len(cores())} core(s)'
+  by_shape: dict[tuple, list[float]] = {}
+  flops: list[float] = []
+  for run in found_runs(workdir).runs:
+    result = read_result(run.directory) or {}
+    measured = result.get('tokens_per_second')
+    if measured and result.get('device') == here and str(result.get('layout', '')).endswith(layout):
+      by_shape.setdefault(_shape(run.config), []).append(measured)
+      flops.append(measured * _flops_per_token(run.config))
+  if not flops:
+    return None, ''
+
+  def speed(config: Config) -> float:
+    same = by_shape.get(_shape(config))
+    return statistics.median(same) if same else statistics.median(flops) / _flops_per_token(config)
+
+  return speed, f'by the {len(flops)} finished run{"s" if len(flops) > 1 else ""} in {workdir}'
+
+
+def _shape(config: Config) -> tuple:
+  flat = config.to_flat()
+  return config.model, *(flat[path] for path in SHAPE)
+
+
+def _flops_per_token(config: Config) -> float:
+  return config.model.flops_per_token(config.data.sequence_length)
+
+
+def _timed(work: Callable[[], object]) -> float:
+  started = time.perf_counter()
+  work()
+  return time.perf_counter() - started
