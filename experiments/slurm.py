@@ -47,6 +47,7 @@ ACCOUNT = flags.DEFINE_string('slurm_account', None, 'Whom to charge. Default: t
 OWN_FLAGS = (PARTITION, TIME, GPUS, CPUS, MEMORY, ACCOUNT)
 
 NOTICE = 90  # seconds between SIGUSR2 and the end
+ANSWER_WITHIN = 120  # seconds, for squeue
 SAVE_WITHIN = 60.0  # of them
 REQUEUES = 100  # that a run which needs more time gets; each gives it the time asked for
 TIME_FORMAT = re.compile(r'(?:(\d{1,4})-)?(\d{1,7})(?::(\d{1,4}))?(?::(\d{1,4}))?', re.ASCII)
@@ -266,7 +267,10 @@ def _absolute(run: Run) -> Run:
 def _queue() -> set[str]:
   """The user's jobs, one a task, as 12_0."""
   command = ['squeue', '--me', '--array', '--noheader', '--format=%i']
-  answer = subprocess.run(command, capture_output=True, text=True)
+  try:
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_WITHIN)
+  except subprocess.TimeoutExpired:
+    raise ConfigError(f'Slurm does not answer: squeue took more than {ANSWER_WITHIN} s') from None
   if answer.returncode:
     raise ConfigError(f'Slurm does not answer: {answer.stderr}')
   return set(answer.stdout.split())

@@ -21,6 +21,8 @@ from training.config import ConfigError
 
 PROJECT = Path(__file__).parent.parent
 GRACE = 10.0  # seconds
+END_WITHIN = 60.0  # seconds for a worker that has no more to do
+SILENCE = 600.0  # seconds without a word from a worker, after which a line says so
 GRACE_TOGETHER = 30.0  # where several processes agree on a step to stop at
 
 
@@ -178,7 +180,8 @@ class _Sweep:
     if worker is not None:
       assert worker.stdin is not None
       worker.stdin.close()  # it ends
-      await worker.wait()
+      with contextlib.suppress(TimeoutError):  # or hangs, in a thread of a library; it is killed then
+        await asyncio.wait_for(worker.wait(), END_WITHIN)
 
   async def _start(self, place: Place) -> asyncio.subprocess.Process:
     path = [str(PROJECT), *filter(None, [os.environ.get('PYTHONPATH')])]
@@ -211,6 +214,14 @@ class _Sweep:
       _send(worker, signal.SIGTERM)
     return worker
 
+  async def _line(self, events: asyncio.StreamReader, run: Run, log: Path) -> bytes:
+    """The next line a worker reports; as long as none comes, one is printed now and then that says so."""
+    line = asyncio.ensure_future(events.readline())
+    while not (await asyncio.wait([line], timeout=SILENCE))[0]:
+      note = f'no word from its process for {SILENCE / 60:.0f} minutes: it may take long steps, or hang; see {log}'
+      self.display.progress(run, {'note': note})
+    return line.result()
+
   async def _train(self, worker: asyncio.subprocess.Process, run: Run, log: Path) -> Failure | None:
     """Has a worker train a run; what went wrong, or None."""
     assert worker.stdin is not None
@@ -224,7 +235,7 @@ class _Sweep:
     with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below
       worker.stdin.write(json.dumps(job).encode() + b'\n')
       await worker.stdin.drain()
-    while line := await events.readline():
+    while line := await self._line(events, run, log):
       event = json.loads(line)
       if 'failed' in event:
         return Failure(event['failed'], logged)

@@ -2,12 +2,15 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from absl import logging
 from orbax.checkpoint import v1 as ocp
 
 from training.config import ConfigError
@@ -19,6 +22,9 @@ from training.step import State
 # for 20 minutes, and the process could not end.
 _CONTEXT = ocp.Context()
 _CONTEXT.asynchronous.create_directories_asynchronously = False
+ANNOUNCE_AFTER = 30.0  # seconds of waiting for a save
+SAVE_WITHIN = 3600.0  # seconds, after which a save counts as failed: orbax's threads may never come back
+WRITERS_WITHIN = 60.0  # seconds for the other threads of a save that failed
 _UNFINISHED = '.saving'  # ends the name of a folder until it is whole, its manifest with it
 
 About = Mapping[str, Any]  # what a checkpoint says of itself: JSON
@@ -64,7 +70,7 @@ class Checkpoints:
     try:
       self.wait()
     finally:
-      self._thread.shutdown()
+      self._thread.shutdown(wait=False)  # it has nothing left to do, or hangs
 
   def save(self, state: State, about: About) -> None:
     """Starts writing the state, under its step; returns when the device's memory may be used again.
@@ -92,6 +98,10 @@ class Checkpoints:
     """Waits for the save under way; raises SaveFailed if it did."""
     if self._pending is not None:
       pending, self._pending = self._pending, None
+      if not wait_for([pending], ANNOUNCE_AFTER).done:
+        logging.warning('still writing a checkpoint to %s, after %.0f s', self._directory, ANNOUNCE_AFTER)
+        if not wait_for([pending], SAVE_WITHIN).done:
+          raise SaveFailed(self._directory, TimeoutError(f'not done after {SAVE_WITHIN:.0f} s'))
       pending.result()
 
   def restore(self, like: State, check: Callable[[About], None]) -> Restored | None:
@@ -137,9 +147,12 @@ def _wait_for_writers() -> None:
 
   Whoever goes on with the run in this process would find their files in the folder it clears and uses again.
   """
-  for thread in threading.enumerate():
-    if type(thread).__module__.startswith('orbax.'):
-      threading.Thread.join(thread)  # its own join raises its own error again
+  end = time.monotonic() + WRITERS_WITHIN
+  writers = [thread for thread in threading.enumerate() if type(thread).__module__.startswith('orbax.')]
+  for thread in writers:
+    threading.Thread.join(thread, max(0.0, end - time.monotonic()))  # its own join raises its own error again
+  if any(thread.is_alive() for thread in writers):
+    logging.warning('threads of a save that failed are still at work after %.0f s', WRITERS_WITHIN)
 
 
 def steps_in(directory: Path) -> list[int]:

@@ -272,3 +272,13 @@ def test_a_finished_run_is_not_trained_again(train, tmp_path):
   run_directory.prepare(directory, Config().replace(SMALL))
   made_result.finish(directory)
   train(signal.SIGUSR2)
+
+
+def test_a_slurm_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+  command = tmp_path / 'squeue'
+  command.write_text('#!/bin/sh\nexec sleep 60\n')
+  command.chmod(0o755)
+  monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
+  monkeypatch.setattr(slurm, 'ANSWER_WITHIN', 0.2)
+  with pytest.raises(ConfigError, match=r'Slurm does not answer: squeue took more than 0\.2 s'):
+    slurm._queue()

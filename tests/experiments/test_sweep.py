@@ -30,7 +30,7 @@ CPU = cpu_environment(several=False)
 # Speaks the worker's protocol, and does what its variant is called.
 STUB = """
 print('welcome to this machine', end='')  # as a site's sitecustomize may
-import functools, json, os, pathlib, signal, sys, time
+import functools, json, os, pathlib, signal, sys, threading, time
 descriptor = next(argument for argument in sys.argv if argument.startswith('--events=')).partition('=')[2]
 print = functools.partial(print, file=open(int(descriptor), 'w'))
 told = []
@@ -44,6 +44,10 @@ for line in sys.stdin:
     os.kill(os.getpid(), signal.SIGKILL)
   print(json.dumps({'step': 1, 'steps': 2, 'loss': 1.5, 'tokens_per_second': None}), flush=True)
   (directory / 'log.txt').write_text('one\\ntwo\\n')
+  if what == 'slow':
+    time.sleep(0.5)
+  if what == 'lingers':
+    threading.Thread(target=time.sleep, args=(60,)).start()
   if what == 'killed':
     os.kill(os.getpid(), signal.SIGKILL)
   elif what == 'exits':
@@ -172,6 +176,20 @@ def test_where_no_worker_can_be_started_the_limit_is_named(tmp_path, stub, monke
   monkeypatch.setattr(asyncio, 'create_subprocess_exec', refuse)
   with pytest.raises(ConfigError, match=r'no worker could be started \(.*\): .* raise the limit on them \(ulimit -u'):
     execute(runs_of(tmp_path, 'a', 'b'), [Place(None, {})] * 2)
+
+
+def test_a_worker_that_says_nothing_for_long_is_told_of(tmp_path, stub, monkeypatch):
+  monkeypatch.setattr(sweep, 'SILENCE', 0.1)
+  output = execute(runs_of(tmp_path, 'slow'), [Place(None, {})])[1]
+  assert 'trial/slow/seed_0: no word from its process for 0 minutes: it may take long steps, or hang; see' in output
+  assert 'trial/slow/seed_0: completed' in output
+
+
+def test_a_worker_that_does_not_end_is_killed(tmp_path, stub, monkeypatch):
+  monkeypatch.setattr(sweep, 'END_WITHIN', 0.1)
+  started = time.monotonic()
+  assert execute(runs_of(tmp_path, 'lingers'), [Place(None, {})])[0] == []
+  assert time.monotonic() - started < 30
 
 
 def test_a_workdir_that_is_moved_away_ends_the_sweep_and_is_not_created_again(tmp_path, stub):

@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ from full_disk import room_for
 from orbax.checkpoint import v1 as ocp
 from saved_states import ABOUT, CONFIG, assert_same, restored, shapes_of, state_of
 
+from training import checkpoint
 from training.checkpoint import Checkpoints, load, steps_in
 from training.config import ConfigError
 from training.files import SaveFailed
@@ -211,6 +213,7 @@ def test_a_failed_save_does_not_keep_the_process(tmp_path):
   """Orbax's threads would wait 20 minutes for a folder that nobody makes."""
   program = f"""
 import shutil, pathlib, jax.numpy as jnp
+from training import checkpoint
 from training.checkpoint import Checkpoints
 from training.step import State
 folder = pathlib.Path({str(tmp_path / 'checkpoints')!r})
@@ -223,3 +226,38 @@ with Checkpoints(folder, keep=1) as checkpoints:
   assert ended.returncode == 1
   assert 'checkpoints' in ended.stderr
   assert 'deprecated' not in ended.stderr
+
+
+class Hanging:
+  """A save that is under way until it is released."""
+
+  def __init__(self):
+    self.released = threading.Event()
+
+  def result(self):
+    self.released.wait()
+
+
+def test_a_save_that_hangs_is_told_and_fails_in_the_end(tmp_path, monkeypatch, caplog):
+  monkeypatch.setattr(checkpoint, 'ANNOUNCE_AFTER', 0.05)
+  monkeypatch.setattr(checkpoint, 'SAVE_WITHIN', 0.1)
+  hanging = Hanging()
+  monkeypatch.setattr(ocp, 'save_checkpointables_async', lambda *arguments: hanging)
+  checkpoints = Checkpoints(tmp_path, keep=1)
+  checkpoints.save(state_of(), ABOUT)
+  with pytest.raises(SaveFailed, match='not done after 0 s'):
+    checkpoints.__exit__()
+  assert f'still writing a checkpoint to {tmp_path}, after 0 s' in caplog.text
+  hanging.released.set()
+  checkpoints._thread.shutdown()
+
+
+def test_the_other_threads_of_a_failed_save_are_waited_for_no_longer_than_a_minute(monkeypatch, caplog):
+  released = threading.Event()
+  writer = type('Writer', (threading.Thread,), {'__module__': 'orbax.checkpoint'})(target=released.wait)
+  monkeypatch.setattr(checkpoint, 'WRITERS_WITHIN', 0.05)
+  writer.start()
+  checkpoint._wait_for_writers()
+  assert 'threads of a save that failed are still at work' in caplog.text
+  released.set()
+  writer.join()
