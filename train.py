@@ -33,7 +33,7 @@ from experiments import signals
 
 if __name__ == '__main__':
   signals.leave_when_told()  # before the imports below, which take a second
-  start_up.check_jax('train.py')
+  start_up.check_jax('train.py', trains_here=not {'--launcher=slurm', '-launcher=slurm', 'slurm'} & {*sys.argv})
 
 from absl import app, flags
 from rich import box

@@ -11,6 +11,7 @@ import sys
 from typing import NamedTuple
 
 from experiments.processes import ALONE, Processes
+from experiments.start_up import reason
 from training.config import ConfigError, MeshConfig
 from training.host import cores
 
@@ -140,7 +141,7 @@ def ask_jax() -> Answer:
   Raises:
     ConfigError: if there is an accelerator that JAX cannot use.
   """
-  if not has_plugin():
+  if not has_plugin() and os.environ.get('JAX_PLATFORMS', '').strip() in ('', 'cpu'):
     return Answer('cpu', simulated()[0], '', '')
   return _asked(frozenset(os.environ.items()))
 
@@ -154,9 +155,8 @@ def _asked(environment: frozenset[tuple[str, str]]) -> Answer:
     )  # fmt: skip
   except subprocess.TimeoutExpired:
     raise ConfigError(f'JAX has not found its devices within {PATIENCE} s: JAX_PLATFORMS=cpu does without') from None
-  said = answer.stderr.strip().splitlines() or [f'the process that asked it ended with code {answer.returncode}']
   lines = [line.split(maxsplit=3) for line in answer.stdout.splitlines() if line.startswith(ANSWER)]
   if answer.returncode or not lines:
-    raise ConfigError(f'JAX cannot use this accelerator: {said[-1]}')
+    raise ConfigError(f'JAX cannot use this accelerator: {reason(answer)}')
   _, platform, devices, kind = lines[-1]
   return Answer(platform, int(devices), kind, answer.stderr.strip())

@@ -76,9 +76,15 @@ def prepare(command: str) -> None:
     print(f'{command}: {line}', file=sys.stderr)
 
 
-def check_jax(command: str) -> None:
-  """Leaves with one line and code 2 where JAX or XLA refuses to start with what the environment says."""
-  if problem := jax_problem(os.environ):
+def check_jax(command: str, trains_here: bool = True) -> None:
+  """Leaves with one line and code 2 where JAX or XLA refuses to start with what the environment says.
+
+  Args:
+    command: the name of the command, for its messages.
+    trains_here: whether it needs the devices of this machine, and not of those that its jobs run on.
+  """
+  elsewhere = {name: value for name, value in os.environ.items() if name not in ('JAX_PLATFORMS', 'JAX_PLATFORM_NAME')}
+  if problem := jax_problem(os.environ if trains_here else elsewhere):
     _leave(command, problem)
 
 
@@ -123,7 +129,7 @@ def unset_harmful(environment: MutableMapping[str, str]) -> list[str]:
 
 def keep_caches_somewhere(environment: MutableMapping[str, str]) -> list[str]:
   """Has caches kept in a temporary folder where the user has no home that can be written; a line says where."""
-  from training.home import can_be_made, home, temporary_folder  # it asks for the user, who has no number on Windows
+  from training.home import home, make_folder, temporary_folder  # it asks for the user, who has no number on Windows
 
   own = home()
   cache, settings = (
@@ -131,7 +137,7 @@ def keep_caches_somewhere(environment: MutableMapping[str, str]) -> list[str]:
   )
   if sys.platform == 'darwin':
     cache = settings = own
-  lost = {'BLOCKLAB_CACHE': not can_be_made(cache), 'MPLCONFIGDIR': not (can_be_made(cache) and can_be_made(settings))}
+  lost = {'BLOCKLAB_CACHE': not make_folder(cache), 'MPLCONFIGDIR': not (make_folder(cache) and make_folder(settings))}
   names = [name for name, is_lost in lost.items() if is_lost and not environment.get(name)]
   if not names:
     return []
@@ -164,10 +170,7 @@ def jax_problem(environment: Mapping[str, str]) -> str | None:
     return f'JAX does not start within 300 s with {" ".join(suspects)}'
   if not answer.returncode:
     return None
-  reason = _reason(answer.stderr) or f'its process ended with code {answer.returncode}'
-  if reason == 'AssertionError':  # all that it says of a platform without a plugin
-    reason = 'there is no such device here, or its plugin is not installed'
-  return f'JAX does not start with {" ".join(suspects)}: {reason}'
+  return f'JAX does not start with {" ".join(suspects)}: {reason(answer)}'
 
 
 def _is_suspect(name: str, value: str) -> bool:
@@ -176,9 +179,12 @@ def _is_suspect(name: str, value: str) -> bool:
   return bool(value) and name.startswith(PROBED) and name not in TRUSTED
 
 
-def _reason(said: str) -> str:
-  """Of what a process said as it ended: what XLA said of a flag, or the last line, which names a Python error."""
-  lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith('---')]
+def reason(ended: subprocess.CompletedProcess[str]) -> str:
+  """Why a process of JAX's ended: what XLA said of a flag, or the last line, which names a Python error."""
+  lines = [line.strip() for line in ended.stderr.splitlines() if line.strip() and not line.startswith('---')]
   fatal = [line.partition('] ')[2] for line in lines if line.startswith('F') and '] ' in line]
   errors = [line for line in lines if line.partition(':')[0].rpartition('.')[2].endswith(('Error', 'Exception'))]
-  return (fatal or errors or lines or [''])[-1]
+  said = (fatal or errors or lines or [f'its process ended with code {ended.returncode}'])[-1]
+  if said == 'AssertionError':  # all that it says of a platform without a plugin
+    return 'there is no such device here, or its plugin is not installed'
+  return said

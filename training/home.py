@@ -11,12 +11,15 @@ def home() -> Path | None:
   return path if path.is_absolute() else None
 
 
-def can_be_made(folder: Path | None) -> bool:
-  """Whether a folder is there and can be written, or could be made so."""
+def make_folder(folder: Path | None) -> bool:
+  """Whether a folder is there, or has been made, and can be written."""
   if folder is None or not folder.is_absolute():
     return False
-  there = next(path for path in (folder, *folder.parents) if path.exists())
-  return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)  # tried, since root has every permission, even where nothing can be made
+  except OSError:
+    return False
+  return os.access(folder, os.W_OK | os.X_OK)
 
 
 def temporary_folder() -> Path:

@@ -67,6 +67,15 @@ def test_what_jax_does_not_start_with_is_one_line(name, value, reason, monkeypat
   assert '\n' not in problem
 
 
+def test_a_login_node_needs_no_gpu_to_submit_jobs_that_do(monkeypatch):
+  asked = []
+  monkeypatch.setenv('JAX_PLATFORMS', 'cuda')
+  monkeypatch.setattr(start_up, 'jax_problem', lambda environment: asked.append('JAX_PLATFORMS' in environment))
+  start_up.check_jax('train.py')
+  start_up.check_jax('train.py', trains_here=False)
+  assert asked == [True, False]
+
+
 def test_where_nothing_is_set_nobody_is_asked(monkeypatch):
   monkeypatch.setattr('subprocess.run', None)
   usual = {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': '', 'JAX_COMPILATION_CACHE_DIR': '/x', 'PATH': '/bin'}
@@ -102,7 +111,6 @@ def test_a_user_without_a_home_has_caches_in_a_folder_of_their_own(nobody):
 def test_a_home_that_cannot_be_written_is_told(system, nobody, monkeypatch):
   monkeypatch.setattr('sys.platform', system)
   monkeypatch.setenv('HOME', '/proc/nowhere')
-  monkeypatch.setattr('os.access', lambda path, mode: Path(path) == nobody.parent)
   (line,) = start_up.keep_caches_somewhere({})
   assert line.startswith('/proc/nowhere cannot be written: what is kept between runs is in ')
   chosen = {'XDG_CACHE_HOME': str(nobody.parent), 'XDG_CONFIG_HOME': str(nobody.parent)}

@@ -359,6 +359,11 @@ def test_an_accelerator_that_jax_cannot_use_is_told(monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'tpu')
   with pytest.raises(ConfigError, match=r"JAX cannot use this accelerator: .*'tpu'"):
     worker_places(0, whole_machine=False)
+  monkeypatch.setenv('JAX_PLATFORMS', 'cuda')
+  for plugins in (('pytest',), ()):  # installed or not: nothing trains on a CPU for want of what was asked for
+    monkeypatch.setattr('experiments.machine.ACCELERATOR_PLUGINS', plugins)
+    with pytest.raises(ConfigError, match='no such device here, or its plugin is not installed'):
+      worker_places(0, whole_machine=False)
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   assert worker_places(0, whole_machine=True) == [Place(None, CPU | {'NPROC': str(len(cores()))})]
 
