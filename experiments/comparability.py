@@ -60,7 +60,8 @@ def drawn_by_seed(run: 'Run') -> dict[str, int]:
 
 def repeated(runs: Sequence['Run']) -> dict[int, int]:
   """The seeds of a variant whose runs are another seed's over again, as copies are: {seed: the one it repeats}."""
-  found, originals = {}, []
+  found: dict[int, int] = {}
+  originals: list[Run] = []
   for run in sorted(runs, key=lambda run: (any(run.config.get(path) != run.seed for path in SEED_PATHS), run.seed)):
     same = [one for one in originals if drawn_by_seed(one) == drawn_by_seed(run) and not _differing(one, run)]
     if same:

@@ -84,13 +84,13 @@ def load(given: Sequence[str], name: str) -> ExperimentRuns:
   experiment = Experiment(QUESTION, variants, name=name, seeds=tuple(sorted({run.seed for run in runs})))
   every = [{**record, 'variant': shown[group]} for group, records in groups.items() for record in records]
   baselines = Path(every[0]['directory']).parents[1]
-  found = experiment_runs.assemble(experiment, baselines, runs, every, notes, declared=False)
+  compared = experiment_runs.assemble(experiment, baselines, runs, every, notes, declared=False)
   names_kept = [group.variant for group, records in groups.items() for _ in records]
   records = [
     {**record, 'variant': kept, 'label': record['variant']}
-    for kept, record in zip(names_kept, found.records, strict=True)
+    for kept, record in zip(names_kept, compared.records, strict=True)
   ]
-  return dataclasses.replace(found, records=records)
+  return dataclasses.replace(compared, records=records)
 
 
 def distinct_names(groups: Sequence[Group]) -> list[str]:

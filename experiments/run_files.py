@@ -43,7 +43,7 @@ def find(directory: str | os.PathLike) -> Found:
   root = Path(os.path.abspath(directory))
   read, left_out = _read_all(root)
   workdirs = [_workdir(path, _place(record)) for path, record in read]
-  around = [workdir for workdir in workdirs if workdir == root or workdir in root.parents]
+  around = [workdir for workdir in workdirs if workdir is not None and workdir in (root, *root.parents)]
   top = min(around, key=lambda workdir: len(workdir.parts), default=None)
   own = [workdir == top for workdir in workdirs] if top else _below_renamed(root, read)
   # Work directories of their own inside this one, as runs/shakespeare in runs, are no mistake.
