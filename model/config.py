@@ -1,7 +1,9 @@
 """ModelConfig: every switch of the block, validated, with exact parameter and FLOP counts."""
 
 import dataclasses
+import math
 import typing
+import unicodedata
 from typing import Literal
 
 NormPlacement = Literal['pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none']
@@ -13,6 +15,12 @@ DType = Literal['float32', 'bfloat16']
 
 GATED = frozenset({'glu', 'swiglu', 'geglu', 'reglu', 'bilinear'})
 PLACEMENTS_WITH_FINAL_NORM = frozenset({'pre', 'sandwich', 'res_post'})
+
+
+SMALLEST, LARGEST_FLOAT = 2.0**-126, 2.0**128 - 2.0**104  # of the normal numbers of float32; smaller ones become 0
+NEARLY_1 = 1 - 2.0**-25  # what is above it rounds to 1 in float32
+CONTROL = ('Cc', 'Zl', 'Zp')  # of Unicode: control characters, and what else ends a line
+SHOWN = 120  # characters of a value, in a message
 
 
 class ConfigError(ValueError):
@@ -91,15 +99,14 @@ class ModelConfig:
     for name in ('num_kv_heads', 'head_dim', 'd_ff'):
       if getattr(self, name) < 0:
         raise ConfigError(f'model.{name}={getattr(self, name)}: must be positive, or 0 for the default')
-    if not 0 <= self.dropout < 1:
+    if not 0 <= self.dropout < NEARLY_1:
       raise ConfigError(f'model.dropout={self.dropout}: must be at least 0 and below 1')
     self._check_heads()
     self._check_wiring()
 
   def _check_heads(self):
     if self.head_dim == 0 and self.d_model % self.num_heads:
-      fits = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
-      nearest = min(fits, key=lambda h: abs(h - self.num_heads))
+      nearest = min(_divisors(self.d_model), key=lambda h: abs(h - self.num_heads))
       raise ConfigError(
         f'model.num_heads={self.num_heads} does not divide model.d_model={self.d_model}: '
         f'{nearest} does, or set model.head_dim'
@@ -214,8 +221,16 @@ class ModelConfig:
     return 6 * self.matmul_parameters + attention
 
 
+def _divisors(number: int) -> list[int]:
+  """All divisors, in order."""
+  small = [k for k in range(1, math.isqrt(number) + 1) if number % k == 0]
+  return sorted({*small, *(number // k for k in small)})
+
+
 def check_types(config, section: str) -> None:
   """Checks each field of a dataclass against its annotation (int, float, bool, str or a Literal of names).
+
+  Numbers must be ones that a program on a device has: an int32 (of a seed, a uint32), or a normal float32.
 
   Args:
     config: a frozen dataclass; an int given for a float becomes one.
@@ -228,11 +243,42 @@ def check_types(config, section: str) -> None:
     value, kind = getattr(config, field.name), field.type
     if typing.get_origin(kind) is Literal:
       names = typing.get_args(kind)
-      if value not in names:
-        raise ConfigError(f'{section}.{field.name}={value!r}: must be one of {", ".join(names)}')
-    elif kind is float and type(value) is int:
-      object.__setattr__(config, field.name, float(value))
-    elif isinstance(kind, type) and type(value) is not kind:
-      raise ConfigError(f'{section}.{field.name}={value!r}: must be {kind.__name__}, not {type(value).__name__}')
-    elif kind is float and not -float('inf') < value < float('inf'):
-      raise ConfigError(f'{section}.{field.name}={value!r}: must be a finite number')
+      if not isinstance(value, str) or value not in names:
+        raise ConfigError(f'{section}.{field.name}={_shown(value)}: must be one of {", ".join(names)}')
+      continue
+    if kind is float and type(value) is int:
+      value = _as_float(value)
+      object.__setattr__(config, field.name, value)
+    if not isinstance(kind, type):
+      continue
+    if type(value) is not kind:
+      raise ConfigError(f'{section}.{field.name}={_shown(value)}: must be {kind.__name__}, not {type(value).__name__}')
+    reason = _out_of_range(value, is_seed=field.name.endswith('seed'))
+    if reason:
+      raise ConfigError(f'{section}.{field.name}={_shown(value)}: {reason}')
+
+
+def _out_of_range(value: int | float | bool | str, is_seed: bool) -> str:
+  """Why a value can be none of a field, whatever the field; empty if it can."""
+  if isinstance(value, str):
+    bad = next((sign for sign in value if unicodedata.category(sign) in CONTROL), None)
+    return '' if bad is None else f'has the control character {bad!r}'
+  if isinstance(value, float):
+    if not math.isfinite(value):
+      return 'must be a finite number'
+    fits = value == 0 or SMALLEST <= abs(value) <= LARGEST_FLOAT
+    return '' if fits else f'must be 0 or between {SMALLEST:.2g} and {LARGEST_FLOAT:.2g} in size, as float32 has it'
+  bound = 2**32 if is_seed else 2**31
+  return '' if value < bound else f'must be below {bound}'
+
+
+def _as_float(value: int) -> float:
+  try:
+    return float(value)
+  except OverflowError:
+    return math.inf
+
+
+def _shown(value) -> str:
+  text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else f'{float(10) ** 30:g} or more'
+  return text if len(text) <= SHOWN else f'{text[:SHOWN]}...'

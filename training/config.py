@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from model.config import ConfigError, ModelConfig, check_types
+from model.config import NEARLY_1, ConfigError, ModelConfig, check_types
 
 BYTES_END = 'end'  # data.end_token of a text of bytes
 Task = Literal['kjv', 'files', 'copy', 'associative_recall']
@@ -45,8 +45,6 @@ class DataConfig:
   def __post_init__(self):
     check_types(self, 'data')
     check_at_least(self, 'data', sequence_length=1, seed=0)
-    if self.seed >= 2**32:
-      raise ConfigError(f'data.seed={self.seed}: must be below {2**32}')
     if self.task == 'files' and not self.paths:
       raise ConfigError("data.task=files needs data.paths, as in --config.data.paths='books/*.txt'")
     if self.task != 'files' and self.paths:
@@ -110,7 +108,7 @@ class OptimizerConfig:
       if getattr(self, name) <= 0:
         raise ConfigError(f'optimizer.{name}={getattr(self, name)}: must be above 0')
     for name in ('beta1', 'beta2', 'ema'):
-      if not 0 <= getattr(self, name) < 1:
+      if not 0 <= getattr(self, name) < NEARLY_1:
         raise ConfigError(f'optimizer.{name}={getattr(self, name)}: must be at least 0 and below 1')
     if not 0 < self.decay_fraction <= 1:
       raise ConfigError(f'optimizer.decay_fraction={self.decay_fraction}: must be above 0 and at most 1')
@@ -162,8 +160,6 @@ class RunConfig:
       self, 'run', steps=1, batch_size=1, init_seed=0, log_every=0, evaluations=1, evaluation_batches=1,
       final_evaluation_tokens=0, checkpoint_every=0, keep_checkpoints=1,
     )  # fmt: skip
-    if self.init_seed >= 2**32:
-      raise ConfigError(f'run.init_seed={self.init_seed}: must be below {2**32}')
 
   @property
   def log_interval(self) -> int:

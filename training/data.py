@@ -1,9 +1,7 @@
 """The data of a run: three splits of sequences, and batches of them."""
 
 import bisect
-import contextlib
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterator
 from typing import NoReturn
@@ -110,8 +108,9 @@ def train_batches(
   """The batches of steps start_step, start_step + 1, ...: num_steps of them.
 
   Which sequences form the global batch of a step depends on the seed and that step alone: the position in the data is
-  the step, and nothing else has to be saved. Each epoch has its own order. grain shuffles the sequences' numbers; a
-  batch is looked up whole, in the caller's thread: the data lie in memory, and a thread would only take its core.
+  the step, and nothing else has to be saved. Each epoch has its own order. grain shuffles the sequences' numbers, and
+  its `batch` is not used, which cannot make batches of 1 of what is repeated without end; a batch is looked up whole,
+  in the caller's thread: the data lie in memory, and a thread would only take its core.
 
   Args:
     data: from `load`.
@@ -121,12 +120,10 @@ def train_batches(
     num_steps: how many batches.
     own: the rows of each global batch to give; the others are not looked up.
   """
-  order = grain.MapDataset.range(len(data.train)).seed(seed).shuffle().repeat().batch(batch_size)
-  batches = order.map(lambda rows: data.train.batch(rows[own]))
-  options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-  with contextlib.closing(iter(batches.to_iter_dataset(options))) as iterator:
-    iterator.set_state({'next_index': start_step})
-    yield from itertools.islice(iterator, num_steps)
+  order = grain.MapDataset.range(len(data.train)).seed(seed).shuffle().repeat()
+  rows = np.arange(batch_size)[own].tolist()
+  for step in range(start_step, start_step + num_steps):
+    yield data.train.batch(np.array([order[step * batch_size + row] for row in rows]))
 
 
 def evaluation_batches(

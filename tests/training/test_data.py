@@ -3,6 +3,7 @@ import math
 import re
 import threading
 
+import grain
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -102,7 +103,7 @@ def test_bits_per_byte(small):
     (200, 16, 16, 'has 11 training sequences of 16 tokens, too few for a batch of 16: set run.batch_size=11 or '),
     (200, 500, 16, 'has 0 training sequences of 500 tokens, too few for a batch of 16: set data.sequence_length=11'),
     (200, 12, 16, 'has 14 training sequences .*: set run.batch_size=14 or data.sequence_length=11$'),
-    (200, 10**12, 1, 'has 0 training sequences .* set data.sequence_length=179'),
+    (200, 10**9, 1, 'has 0 training sequences .* set data.sequence_length=179'),
     (200, 1, 1000, 'has 179 training sequences .* set run.batch_size=179$'),
     (1, 1, 1, 'has 0 training sequences .* a batch of 1: give a longer text$'),
     (39, 1, 1, 'a text of 39 tokens is too short to hold any out'),
@@ -133,3 +134,22 @@ def test_kjv_is_the_default():
   assert (len(loaded.train), len(loaded.validation), len(loaded.test)) == (60585, 13 * 256, 13 * 256)
   weights = itertools.chain(row['weights_T'].sum() for row in loaded.validation)
   assert sum(weights) == 13 * 16383
+
+
+@pytest.mark.parametrize('batch_size', [1, 3, 16])
+def test_batches_are_those_of_grain_over_epochs(small, batch_size):
+  """As grain's own batches were, which cannot be of one sequence."""
+  order = grain.MapDataset.range(len(small.train)).seed(5).shuffle()
+  epochs = [order.repeat()[position] for position in range(3 * len(small.train))]
+  for step in (0, 1, 2 * len(small.train) // batch_size):
+    (batch,) = data.train_batches(small, batch_size, 5, step, 1)
+    expected = small.train.batch(np.array(epochs[step * batch_size : (step + 1) * batch_size]))
+    np.testing.assert_array_equal(batch['inputs_BT'], expected['inputs_BT'])
+  if batch_size > 1:
+    (batch,) = data.train_batches(small, batch_size, 5, 2, 1)
+    rows = np.asarray(order.repeat().batch(batch_size)[2])
+    np.testing.assert_array_equal(batch['inputs_BT'], small.train.batch(rows)['inputs_BT'])
+
+
+def test_the_last_steps_that_may_be_asked_for_have_batches(small):
+  assert len(list(data.train_batches(small, 1, 2**32 - 1, 2**31 - 3, 2))) == 2
