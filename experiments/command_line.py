@@ -17,6 +17,7 @@ from training.files import SaveFailed
 from training.paths import printable
 
 WIDTH = 100  # of what is printed where there is no terminal
+NARROWEST = 20  # columns of a terminal that is believed
 # For an output whose encoding lacks them.
 SPELLED = {'±': '+-', '×': 'x', '−': '-', '–': '-', '→': '->', '←': '<-', '█': '#'}  # noqa: RUF001
 
@@ -27,8 +28,10 @@ def new_console() -> Console:
   for stream in (sys.stdout, sys.stderr):
     if hasattr(stream, 'reconfigure'):  # an io.TextIOWrapper, or what stands before one
       stream.reconfigure(errors='spelled')
-  width = None if sys.stdout.isatty() else WIDTH
-  return Console(width=width, markup=False, emoji=False, highlight=False)
+  console = Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, emoji=False, highlight=False)
+  if console.width < NARROWEST:  # some terminals give none, and nothing at all would be printed
+    console.width = WIDTH
+  return console
 
 
 def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:

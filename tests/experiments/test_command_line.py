@@ -38,3 +38,11 @@ def test_names_are_no_markup(printed):
   text = printed('utf8', *names, table)
   for name in names:
     assert text.count(name) >= 3
+
+
+@pytest.mark.parametrize(('columns', 'width'), [('0', 100), ('1', 100), ('20', 20), ('132', 132)])
+def test_a_terminal_that_gives_no_width_has_everything_printed(columns, width, monkeypatch):
+  monkeypatch.setenv('COLUMNS', columns)
+  monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(io.BytesIO(), 'utf8'))
+  monkeypatch.setattr(sys.stdout, 'isatty', lambda: True, raising=False)
+  assert command_line.new_console().width == width
