@@ -97,7 +97,8 @@ def test_an_experiment_from_start_to_report_and_again(tmp_path):
   place = tmp_path / 'my work'
   place.mkdir()
   for k in range(2):
-    (place / f'text{k}.txt').write_text('in the beginning was the word, and the word was with the block\n' * 400)
+    lines = 'in the beginning was the word, and the word was with the block\n' * 400
+    (place / f'text{k}.txt').write_text(f'{k}: {lines}')
   asked = ['--experiment=block', '--variants=baseline,no_residual', '--seeds=0,1', *MINI]
   first = command(*asked, cwd=place)
   assert first.returncode == 0, first.stderr

@@ -26,7 +26,7 @@ QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes
 quick_jit = functools.partial(jax.jit, compiler_options=QUICK)
 LABELS = {'experiment': 'block', 'variant': 'baseline', 'seed': 0}
 EASY = b''.join(np.random.default_rng(0).choice([b'abcd', b'efgh'], 800).tolist())
-RANDOM = np.random.default_rng(0).integers(0, 256, 3200, np.uint8).tobytes()
+RANDOM = np.random.default_rng(0).integers(128, 256, 3200, np.uint8).tobytes()
 
 
 def train(directory: Path, config: Config = CONFIG, **settings):
