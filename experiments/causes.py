@@ -30,8 +30,9 @@ def of_exit(code: int, said: str = '', out_of_memory: bool = False) -> str:
   if code >= 0:
     what, hint = f'its process ended with code {code}', ''
   else:
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'
-    what, hint = f'its process was killed by {name}', _HINTS.get(-code, '')
+    known = signal.Signals(-code) if -code in set(signal.Signals) else None
+    what = f'its process was killed by {known.name if known else f"signal {-code}"}'
+    hint = _HINTS.get(known, '') if known else ''
   if code == -signal.SIGKILL and out_of_memory:
     hint = 'the system was out of memory: use fewer --workers, or a smaller model or batch'
   elif _NO_THREAD.search(said):

@@ -81,6 +81,8 @@ def _remedy(error: BaseException | None) -> str:
     if isinstance(seen, OSError) and seen.errno in _REMEDIES:
       return _REMEDIES[seen.errno]
     seen = seen.__cause__ or seen.__context__
+  if "can't start new thread" in str(error):  # which Python says without a number
+    return _REMEDIES[errno.EAGAIN]
   told = [remedy for number, remedy in _REMEDIES.items() if os.strerror(number) in str(error)]
   return told[0] if told else 'see to that, and the same command resumes from it'
 

@@ -200,3 +200,9 @@ def test_what_is_sealed_cannot_change_unseen(tmp_path):
   assert files.read_json(path) == {'unigram': 4.43}  # of an older version
   with pytest.raises(files.Damaged, match='its checksum is gone'):
     files.read_json(path, sealed=lambda value: True)
+
+
+def test_a_thread_that_could_not_be_started_for_a_save_names_the_limit():
+  message = str(files.SaveFailed('checkpoints/5', RuntimeError("can't start new thread")))
+  assert "could not be written (can't start new thread)" in message
+  assert 'a limit on processes or threads was reached (ulimit -u)' in message
