@@ -24,6 +24,7 @@ from experiments.figure_style import (
 from experiments.final_loss import final_loss_by_variant
 from experiments.runs import ExperimentRuns, Run
 from experiments.stream_gradients import stream_gradient
+from experiments.time_figure import loss_over_time
 from experiments.tuning import Tuning
 from experiments.tuning_figure import final_loss_by_learning_rate
 
@@ -31,8 +32,8 @@ from experiments.tuning_figure import final_loss_by_learning_rate
 def draw_all(runs: ExperimentRuns, summary: Summary, tuning: Tuning | None = None) -> list[Picture]:
   """Every figure of an experiment; the first is of its tuning, where there was one."""
   first = [final_loss_by_learning_rate(tuning, runs.experiment)] if tuning else []
-  own = [final_loss_by_variant(runs, summary), loss_curves(runs, summary), stream_gradient_by_layer(runs, summary)]
-  return first + own
+  drawings = (final_loss_by_variant, loss_curves, loss_over_time, stream_gradient_by_layer)
+  return first + [draw(runs, summary) for draw in drawings]
 
 
 @styled

@@ -13,6 +13,8 @@ from training.config import ConfigError
 from training.files import write_atomically
 from training.metrics_log import read_metrics
 from training.stored_run import check_log, intact_result
+from training.times import NAME as TIMES
+from training.times import read_times
 
 COLUMNS = (
   'experiment', 'variant', 'seed', 'status', 'steps', 'tokens', 'parameters', 'flops_per_token', 'learning_rate',
@@ -97,13 +99,18 @@ def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
   """What a run logged: one row a step (the index), one column a name; null, or not logged, is NaN.
 
   Lists, one number a position, are left out: see `load_positions`. So is a last line that was cut short, as by a
-  power failure.
+  power failure. Where the run kept times, `wall_time` and `train_seconds` say when; see training/times.py.
 
   Raises:
     ConfigError: where there is no metrics.jsonl, one with a damaged line before the last, or, beside a result, one that
       has changed since the run ended.
   """
-  rows = [{name: x for name, x in row.items() if not isinstance(x, list)} for row in _read_rows(run_directory)]
+  times = read_times(Path(run_directory) / TIMES)
+  rows = [
+    {name: x for name, x in row.items() if not isinstance(x, list)}
+    | (times[row['step']]._asdict() if row['step'] in times else {})
+    for row in _read_rows(run_directory)
+  ]
   return pd.DataFrame(rows or {'step': []}).set_index('step').astype('float64')
 
 
