@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.benchmark.serving import ANSWER
+
 PROJECT = Path(__file__).parent.parent.parent
 TURN = 0.5  # seconds that a turn should take at least
 
@@ -116,7 +118,7 @@ class _Team:
 
   def _answer(self, process: subprocess.Popen) -> str:
     assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-      raise RuntimeError(f'{self.entry.name} ended with code {process.wait()}: what it said is above')
-    return line
+    for line in process.stdout:
+      if line.startswith(ANSWER):
+        return line.removeprefix(ANSWER)
+    raise RuntimeError(f'{self.entry.name} ended with code {process.wait()}: what it said is above')

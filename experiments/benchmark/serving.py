@@ -4,6 +4,8 @@
   0.512                      for each line with a number of steps on stdin: seconds
   987654321                  at the end of stdin: the most memory that the process had, in bytes
 
+Each is a line that begins with ANSWER, since anything may be printed as Python starts.
+
 This file imports nothing but what Python has, so that what is measured has its own libraries alone.
 """
 
@@ -16,17 +18,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+ANSWER = 'blocklab: '
+
 
 def serve(take_steps: Callable[[int], None], about: dict[str, Any]) -> None:
   """Serves until stdin ends; what libraries print goes to stderr."""
   with os.fdopen(os.dup(1), 'w', buffering=1) as answers:
     os.dup2(2, 1)
-    answers.write(json.dumps(about) + '\n')
+    answers.write(f'\n{ANSWER}{json.dumps(about)}\n')  # what was printed before may have left its line open
     for line in sys.stdin:
       started = time.perf_counter()
       take_steps(int(line))
-      answers.write(f'{time.perf_counter() - started}\n')
-    answers.write(f'{peak_memory()}\n')
+      answers.write(f'{ANSWER}{time.perf_counter() - started}\n')
+    answers.write(f'{ANSWER}{peak_memory()}\n')
 
 
 def peak_memory() -> int:
