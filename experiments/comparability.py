@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.experiment import Changes
 from training.config import Config
 from training.held_out import part_of
-from training.run_directory import IDENTITY_FIELDS, IDENTITY_SECTIONS
+from training.identity import decides
 from training.synthetic import TASKS
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ DEFAULTS = Config().to_flat()
 def settings_of(run: 'Run') -> dict[str, Any]:
   """What decides a run's numbers beside its seeds, by name; None where its files do not say."""
   config, result = {**DEFAULTS, **run.config}, run.result
-  found = {path: value for path, value in config.items() if _decides(path) and path not in SEED_PATHS}
+  found = {path: value for path, value in config.items() if decides(path) and path not in SEED_PATHS}
   found[TEXT] = result.get('data_checksum')
   found[PART] = part_of(result)
   found[SOURCE] = (result.get('init_from') or {}).get('sha256')
@@ -223,7 +223,3 @@ def told(value: Any) -> str:
   if isinstance(value, str) and len(value) >= 16 and all(sign in '0123456789abcdef' for sign in value):
     return value[:8]
   return 'not recorded' if value is None else "''" if value == '' else str(value)
-
-
-def _decides(path: str) -> bool:
-  return path.partition('.')[0] in IDENTITY_SECTIONS or path in IDENTITY_FIELDS

@@ -10,8 +10,8 @@ from experiments.names import name_of
 from experiments.plan import Run
 from experiments.tuning import Tuning
 from training.config import Config, ConfigError
+from training.identity import identity
 from training.result import RESULT
-from training.run_directory import identity
 
 STEPS = 'run.steps'
 

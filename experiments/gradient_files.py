@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.names import checksum
 from training.config import Config
-from training.files import UNFINISHED, read_json
+from training.files import UNFINISHED, Damaged, read_json
 
 INDEX = 'gradients.json'  # written last; under `files` it names all that were written with it
 OURS = ('.csv', '.json', '.png', '.pdf', '.svg')
@@ -68,6 +68,9 @@ def replace_files(folder: Path, write: Callable[[Path], Sequence[Path]]) -> list
 
 def _written_before(folder: Path) -> set[str]:
   """The files that the index there names; only names of this very folder, whatever it says."""
-  named = (read_json(folder / INDEX) or {}).get('files')
+  try:
+    named = (read_json(folder / INDEX) or {}).get('files')
+  except Damaged:  # it is about to be written anew
+    named = None
   names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
   return {name for name in names if Path(name).name == name and Path(name).suffix in OURS}

@@ -27,12 +27,8 @@ def made_with(run: Run) -> dict[str, str]:
 def notes(runs: ExperimentRuns) -> list[str]:
   """A line for each thing that not all runs of a comparison were made with alike, naming which had what."""
   every = {(run.variant, run.seed): made_with(run) for run in runs.runs}
-  lines = [line for line in (other_code(run.result for run in runs.runs), _unchecked(runs)) if line] + [
-    f'{run.variant}, seed {run.seed}: the code changed at step '
-    f'{", ".join(str(change["step"]) for change in run.result["code_changed_at"])}, so that this run mixes two models'
-    for run in runs.runs
-    if run.result.get('code_changed_at')
-  ]
+  lines = [other_code(run.result for run in runs.runs), _unchecked(runs), *map(_history, runs.runs)]
+  lines = [line for line in lines if line]
   for name in dict.fromkeys(name for found in every.values() for name in found):
     missing = NOT_SET if name in _settings(runs) else 'not recorded'
     groups: dict[str, list[Run]] = {}
@@ -48,6 +44,15 @@ def _code(run: Run) -> str:
   """The code of a run for people: its commit and the digest, which is what decides."""
   code = run.result.get('code')
   return describe(code) + _changes(run) if code else 'not recorded'
+
+
+def _history(run: Run) -> str | None:
+  """What is said of a run whose code changed on its way; after its last step, the change is of its evaluation alone."""
+  changes, name = run.result.get('code_changed_at') or (), f'{run.variant}, seed {run.seed}'
+  steps = [str(change['step']) for change in changes if change['step'] < run.result['steps']]
+  if steps:
+    return f'{name}: the code changed at step {", ".join(steps)}, so that this run mixes two models'
+  return f'{name}: was evaluated by other code than it was trained by' if changes else None
 
 
 def _changes(run: Run) -> str:

@@ -9,7 +9,8 @@ from experiments import plan, tuning
 from experiments.experiment import Changes, Experiment
 from experiments.tuning import Tuning
 from training.config import Config, ConfigError
-from training.run_directory import check_place, differences, identity
+from training.identity import differences, identity
+from training.run_directory import check_place
 
 COMMITTED = Path(__file__).parent / 'tuned'
 LEARNING_RATE, WARMUP = 'optimizer.learning_rate', 'optimizer.warmup_steps'

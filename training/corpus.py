@@ -229,5 +229,5 @@ def read_tokens(path: pathlib.Path, checksum: str) -> Corpus | None:
     tokens = content[offset:-32].view(header['dtype'])
     segments = tuple(Segment(*fields) for fields in header['segments'])
     return Corpus(tokens, segments, header['vocab_size'], checksum, header['end_id'])
-  except (OSError, ValueError, KeyError, TypeError):
+  except (OSError, ValueError, KeyError, TypeError, RecursionError):
     return None

@@ -96,7 +96,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     owner = json.loads(path.read_text('utf8'))
   except (FileNotFoundError, NotADirectoryError):
     return None
-  except ValueError:
+  except (ValueError, RecursionError):
     return {}
   return owner if isinstance(owner, dict) and owner.keys() >= {'token', 'host', 'pid', 'machine', 'started'} else {}
 

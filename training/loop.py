@@ -17,6 +17,7 @@ from training.config import Config
 from training.data import Data, load_for, train_batches
 from training.evaluation import result_of, validate
 from training.files import SaveFailed, checksum_of
+from training.identity import identity
 from training.mesh import own_rows
 from training.metrics import named_metrics
 from training.metrics_log import Mark, MetricsLog, as_row
@@ -113,7 +114,7 @@ def train(
       'tokens_per_second': training.tokens_per_second(),
     }  # fmt: skip
     origin = {'resumed_at': resumed_at, **{name: about[name] for name in resume.KEPT}, 'code': about['code']}
-    files = {'config_checksum': checksum_of(config.to_flat()), 'log': mark}
+    files = {'config_checksum': checksum_of(identity(config)), 'log': mark}
     result = {**labels, **result, **timing, **origin, **environment(), **files}
     check()
     if writes:

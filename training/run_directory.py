@@ -14,32 +14,10 @@ from training import stored_run
 from training.config import Config, ConfigError
 from training.files import Damaged, clear_unfinished, read_json, write_json, write_sealed
 from training.held_out import evaluated_as_asked
+from training.identity import differences, identity
 
-# A run is what it computes. Sections, and fields of `run`, that only decide what is looked at do not belong to it.
-IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
-IDENTITY_FIELDS = ('run.steps', 'run.batch_size', 'run.init_seed', 'run.init_from', 'run.on_nonfinite')
 TUNING_POINT = re.compile(r'lr_[0-9][0-9.e+-]*(_warmup_[0-9]+)?')  # a folder of tuning/<variant>/: one setting
 FAILURE = 'failure.json'  # why the run ended without a result; gone once it starts again
-
-
-def identity(config: Config) -> dict[str, Any]:
-  """The fields that decide a run's numbers, by path."""
-  return {path: value for path, value in config.to_flat().items() if _decides(path)}
-
-
-def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, str]:
-  """What differs between two runs, by path: 'model.num_layers is 12 there, 6 here'; None: not there, or not here.
-
-  A config field that `stored` lacks did not exist when it was written, and counts as its default.
-  """
-  defaults = Config().to_flat()
-  paths = [*wanted, *(path for path in stored if _decides(path) and path not in wanted)]
-  there = {path: stored.get(path, defaults.get(path)) for path in paths}
-  return {
-    path: f'{path} is {there[path]!r} there, {wanted.get(path)!r} here'
-    for path in paths
-    if there[path] != wanted.get(path)
-  }
 
 
 def check(directory: Path, config: Config, extend: bool = False, reads: bool = False) -> None:
@@ -164,9 +142,6 @@ def prepare(directory: Path, config: Config) -> None:
   check(directory, config)
   clear_unfinished(directory)
   (directory / FAILURE).unlink(missing_ok=True)
-  result = stored_run.intact_result(directory)
-  if result is not None and not evaluated_as_asked(result, config.run.final_evaluation_tokens):
-    (directory / 'result.json').unlink()  # the last checkpoint is evaluated again
   write_json(directory / 'config.json', config.to_flat())
 
 
@@ -206,7 +181,3 @@ def damage(directory: Path, config: Config) -> str | None:
   differing = differences(stored, identity(config)) if stored else {}
   differing.pop('run.steps', None)
   return f'{directory}/config.json has changed ({"; ".join(differing.values())})' if differing else None
-
-
-def _decides(path: str) -> bool:
-  return path.split('.')[0] in IDENTITY_SECTIONS or path in IDENTITY_FIELDS

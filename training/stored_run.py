@@ -11,6 +11,7 @@ from typing import Any
 
 from training.config import Config
 from training.files import Damaged, checksum_of, read_json
+from training.identity import identity_of
 from training.result import read_result
 
 CONFIG, LOG, ENVIRONMENT = 'config.json', 'metrics.jsonl', 'environment.json'
@@ -27,7 +28,10 @@ def read_config(directory: Path) -> dict[str, Any] | None:
   """
   path = directory / CONFIG
   stored, result = read_json(path, CONFIG_REMEDY), intact_result(directory) or {}
-  if stored is not None and result.get('config_checksum', checksum_of(stored)) != checksum_of(stored):
+  if stored is None:
+    return None
+  checksum = checksum_of(identity_of(stored))  # of what decides its numbers: the rest may be given anew at every start
+  if result.get('config_checksum', checksum) != checksum:
     raise Damaged(f'{path} is damaged (its result was made with another config)', CONFIG_REMEDY)
   return stored
 

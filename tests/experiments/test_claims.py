@@ -148,6 +148,10 @@ def test_a_run_that_mixes_two_models_is_told(directory):
   edit(directory, 'post_norm', [2], result={'code_changed_at': [{'step': 40, 'digest': 'b' * 64}]})
   notes = summary_of(directory)['notes']
   assert 'post_norm, seed 2: the code changed at step 40, so that this run mixes two models' in notes
+  edit(directory, 'post_norm', [2], result={'code_changed_at': [{'step': 300, 'digest': 'b' * 64}]})
+  notes = summary_of(directory)['notes']
+  assert 'post_norm, seed 2: was evaluated by other code than it was trained by' in notes
+  assert not [note for note in notes if 'mixes' in note]
 
 
 def tuned(tmp_path, settings=None, variants=None, checksum='b2c26b8719b188f5', seeds=(100, 101), rate=4e-3):

@@ -51,7 +51,6 @@ CHANGES = {
   'deep': lambda run: (run / 'result.json').write_text('{"a":' * 50_000),
   'a seed in its config': lambda run: change(run / 'config.json', **{'data.seed': 7}),
   'a rate in its config': lambda run: change_a_digit(run / 'config.json', b'"optimizer.learning_rate": '),
-  'what is not of its identity': lambda run: change(run / 'config.json', **{'run.log_every': 2}),
   'its config': lambda run: (run / 'config.json').write_text('{"model'),
   'its config is gone': lambda run: (run / 'config.json').unlink(),
   'a line more': add_a_line,
@@ -115,6 +114,22 @@ def test_without_a_checkpoint_nothing_is_begun_in_its_place(finished, tmp_path):
   assert {name: content_of(run)[name] for name in before if 'metrics' in name or 'result' in name} == {
     name: content for name, content in before.items() if 'metrics' in name or 'result' in name
   }
+
+
+def test_a_result_stays_until_there_is_another(finished, tmp_path):
+  """On other tokens the last checkpoint is evaluated again: without one, nothing is begun, and the result is kept."""
+  run, other = tmp_path / 'seed_0', CONFIG.replace({'run.final_evaluation_tokens': 64})
+  shutil.copytree(finished[0], run, ignore=shutil.ignore_patterns('checkpoints'))
+  assert not run_directory.is_finished(run, other)
+  result = (run / 'result.json').read_bytes()
+  with pytest.raises(ConfigError, match='holds the result of a run, and there is no checkpoint to resume it from'):
+    train(run, other)
+  assert (run / 'result.json').read_bytes() == result
+  assert rows_of(run) == rows_of(finished[0])
+  shutil.copytree(finished[0] / 'checkpoints', run / 'checkpoints', dirs_exist_ok=True)
+  assert train(run, other)['final_evaluation_tokens'] == 64
+  assert run_directory.is_finished(run, other)
+  assert not run_directory.is_finished(run, CONFIG)
 
 
 @pytest.mark.parametrize('content', [b'', b'{"data_checksum": "x"', b'[]', b'\xff', b'{"a": NaN}'])
