@@ -29,9 +29,10 @@ from experiments import start_up
 if __name__ == '__main__':
   start_up.prepare('train.py')  # before the imports below, of what Windows does not have and what reads the environment
 
-from experiments import signals
+from experiments import output, signals
 
 if __name__ == '__main__':
+  output.outlive_readers('train.py')  # a closed terminal sends SIGHUP, and takes no more text
   signals.leave_when_told()  # before the imports below, which take a second
   start_up.check_jax('train.py', trains_here=not {'--launcher=slurm', '-launcher=slurm', 'slurm'} & {*sys.argv})
 
@@ -41,7 +42,7 @@ from rich.console import Console
 from rich.table import Table
 
 from configs.flags import config_changes, define_config_flags, load_config
-from experiments import extend, launch, output, plan, processes, registry, slurm, tuned_rates
+from experiments import extend, launch, plan, processes, registry, slurm, tuned_rates
 from experiments.command_line import new_console, parse_flags, refuse
 from experiments.experiment import Changes, Experiment
 from experiments.seeds import parse_seeds

@@ -14,6 +14,7 @@ from experiments.output import outlive_readers
 from training.cache import keep_compiled_programs
 from training.config import ConfigError
 from training.files import SaveFailed
+from training.locks import Moved
 from training.paths import printable
 
 WIDTH = 100  # of what is printed where there is no terminal
@@ -69,8 +70,8 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
       return main(new_console())
     except ConfigError as error:
       return refuse(name, error)
-    except (SaveFailed, OSError) as error:
-      failed = error if isinstance(error, SaveFailed) else SaveFailed(error.filename or 'a file', error)
+    except (SaveFailed, Moved, OSError) as error:
+      failed = error if isinstance(error, (SaveFailed, Moved)) else SaveFailed(error.filename or 'a file', error)
       print(f'{name}: {failed}', file=sys.stderr)
       return 1
     except KeyboardInterrupt:

@@ -57,3 +57,23 @@ def test_a_full_disk_under_the_output_ends_nothing(tmp_path):
     _, told = process.communicate('go\n')
   assert told == NOTICE.format('No space left on device') + 'told\n'
   assert process.returncode == 7
+
+
+STARTS = """
+import os, signal
+from experiments import output, signals
+output.outlive_readers('train.py')
+signals.leave_when_told()
+os.kill(os.getpid(), signal.SIGHUP)
+"""
+
+
+def test_a_command_that_starts_as_its_terminal_closes_leaves_in_order():
+  with open('/dev/full', 'w') as full:
+    ended = subprocess.run([sys.executable, '-c', STARTS], cwd=PROJECT, stdout=full, stderr=full, timeout=60)
+  assert ended.returncode == 75
+
+
+def test_under_nohup_it_does_not_leave():
+  program = 'import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)' + STARTS
+  assert subprocess.run([sys.executable, '-c', program], cwd=PROJECT, timeout=60).returncode == 0
