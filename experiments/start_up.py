@@ -74,6 +74,9 @@ def prepare(command: str) -> None:
     _leave(command, 'BlockLab runs on Linux and macOS; on Windows use WSL2')
   for line in [*unset_harmful(os.environ), *keep_caches_somewhere(os.environ)]:
     print(f'{command}: {line}', file=sys.stderr)
+  from training.host import cores
+
+  os.environ['NPROC'] = str(len(cores()))  # threads of XLA's, which knows of no CPU quota
 
 
 def check_jax(command: str, trains_here: bool = True) -> None:

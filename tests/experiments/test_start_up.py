@@ -41,6 +41,14 @@ def test_what_blocklab_cannot_run_with_is_unset(name, value, told):
   assert environment == {'JAX_DEFAULT_PRNG_IMPL': 'rbg'}
 
 
+def test_xla_has_as_many_threads_as_there_is_cpu_time_for(monkeypatch):
+  """Also where a build system has set the variable, and in commands that train nothing."""
+  monkeypatch.setattr('training.host.cores', lambda: [3, 5])
+  monkeypatch.setattr('os.environ', {'NPROC': '64', 'BLOCKLAB_CACHE': '/x', 'MPLCONFIGDIR': '/y', 'HOME': '/z'})
+  start_up.prepare('train.py')
+  assert os.environ['NPROC'] == '2'
+
+
 def test_jaxs_own_choice_of_gpus_is_made_cudas():
   environment = {'JAX_CUDA_VISIBLE_DEVICES': '2,3'}
   assert start_up.unset_harmful(environment) == []
