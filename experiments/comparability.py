@@ -98,6 +98,9 @@ def within(runs: Sequence['Run']) -> list[str]:
     values = {seed: settings.get(name) for seed, settings in every.items()}
     if len({repr(value) for value in values.values() if value is not None}) > 1 and not _says_nothing(name, every):
       reasons.append(f'{name} is {_by_value(values)}')
+  parameters = {run.seed: run.result.get('parameters') for run in runs}
+  if len(set(parameters.values())) > 1 and not reasons:
+    reasons.append(f'the number of parameters is {_by_value(parameters)}')
   reasons += [f'{path} is {mixed}' for path in SEED_PATHS if (mixed := _mixed_seeds(path, runs))]
   return reasons + [line for run in runs if (line := _contradiction(run))]
 

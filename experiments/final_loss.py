@@ -19,6 +19,7 @@ from experiments.figure_style import (
   variant_styles,
 )
 from experiments.runs import ExperimentRuns, Run
+from training.held_out import part_of
 
 
 @styled
@@ -39,7 +40,7 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> Picture:
   left.margins(x=0.06)
   _yardstick_lines(left, runs)
   caption = (
-    f'Left: {runs.measure.split} loss in {unit} after the last step, over the whole split; points: seeds, '
+    f'Left: {runs.measure.split} loss in {unit} after the last step{_where(runs)}; points: seeds, '
     'bar: mean with its 95% interval. '
   )
   if compared:
@@ -58,6 +59,12 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> Picture:
   if 'diverged' in statuses:
     caption += ' Cross at the right edge: a run that diverged; it is in no mean.'
   return Picture(name, title, caption, figure)
+
+
+def _where(runs: ExperimentRuns) -> str:
+  """What part of the split the final losses are of; nothing where that is not one part."""
+  parts = {part for run in runs.runs if (part := part_of(run.result)) is not None}
+  return '' if not parts else ', over the whole split' if parts == {0} else ', over a fixed subset of the split'
 
 
 def _draw_finals(

@@ -12,9 +12,10 @@ LONGEST = 200
 SHORTENED = 80  # characters of a name that is made shorter, before its checksum
 # What else lies in <workdir>/<experiment>/ and in <workdir>/.
 BESIDE_VARIANTS = re.compile(
-  r'tuning|figures|slurm|lock|results\.csv|summary\.json|report\.html|tuned\.csv|yardsticks.*\.json|seed_[0-9]+', re.I
+  r'tuning|figures|slurm|lock|results\.csv|summary\.json|report\.html|verdicts\..*|tuned\.csv|yardsticks.*\.json|seed_[0-9]+',
+  re.I,
 )
-BESIDE_EXPERIMENTS = re.compile(r'tuning|reproduce|gradients|full|seed_[0-9]+', re.I)
+BESIDE_EXPERIMENTS = re.compile(r'tuning|reproduce|compare|gradients|full|seed_[0-9]+', re.I)
 
 
 def check_variant_name(name: str) -> None:

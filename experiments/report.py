@@ -148,7 +148,7 @@ def _below(summary: Mapping[str, Any]) -> str:
   covers = summary['interval']
   if covers['covers']:
     lines.append(f'intervals cover {covers["covers"]}; not {covers["does_not_cover"]}')
-  else:
+  elif any(entry['pooled'] for entry in summary['variants'].values()):
     lines.append('one seed gives no interval, and no verdict')
   return '\n'.join(lines)
 

@@ -51,7 +51,13 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
     'not_held_equal': different,
     'interval': {'level': statistics.LEVEL, 'covers': covered(runs), 'does_not_cover': DOES_NOT_COVER},
     'tuning': chosen,
-    'notes': [*runs.notes, *_measured_on(runs), *made_with.notes(runs), *(chosen['warnings'] if chosen else ())],
+    'notes': [
+      *runs.notes,
+      *_measured_on(runs),
+      *_apart_curves(runs),
+      *made_with.notes(runs),
+      *(chosen['warnings'] if chosen else ()),
+    ],
     'device': _distinct(run.result.get('device') for run in runs.runs),
     'layout': _distinct(run.result.get('layout') for run in runs.runs),
     'data_checksum': _distinct(run.result.get('data_checksum') for run in runs.runs),
@@ -71,6 +77,15 @@ def _measured_on(runs: ExperimentRuns) -> list[str]:
     '(run.final_evaluation_tokens=0 scores all)'
     for scored, of in parts
   ]
+
+
+def _apart_curves(runs: ExperimentRuns) -> list[str]:
+  """A line where the validation curves of runs that are compared are not of one part of the split."""
+  parts = {variant: _part_of_curve(own[0]) for variant in runs.variants if (own := runs.pooled(variant))}
+  if len(set(parts.values())) < 2:
+    return []
+  told = ', '.join(f'{variant} {sequences} sequences of {length}' for variant, (sequences, length) in parts.items())
+  return [f'validation curves are of different parts of the split, and do not compare ({told})']
 
 
 def _describe_tuning(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
@@ -101,11 +116,11 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
     'high': high,
     'test_mean': _test_mean(pooled, runs),
     **{
-      name: _shared(run.result.get(name, False) for run in own)
+      name: _shared((run.result.get(name, False) for run in own), bool(pooled))
       for name in ('parameters', 'flops_per_token', 'learning_rate', 'learning_rate_tuned')
     },
-    'tokens': _shared(run.config['run.steps'] * run.tokens_per_step for run in own),
-    'warmup_steps': _shared(run.config['optimizer.warmup_steps'] for run in own),
+    'tokens': _shared((run.config['run.steps'] * run.tokens_per_step for run in own), bool(pooled)),
+    'warmup_steps': _shared((run.config['optimizer.warmup_steps'] for run in own), bool(pooled)),
     'initialisation': _initialisation(first.config),
     'changes': _changes(runs, variant),
     'differs_in': None,
@@ -116,10 +131,10 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
   }
 
 
-def _shared(values: Iterable[Any]) -> Any:
+def _shared(values: Iterable[Any], pooled: bool) -> Any:
   """The value that all runs of a variant have; None where they differ, and are not pooled."""
-  found = set(values)
-  return found.pop() if len(found) == 1 else None
+  found = list(dict.fromkeys(values))
+  return found[0] if len(found) == 1 or pooled else None
 
 
 def _test_mean(pooled: Iterable[Run], runs: ExperimentRuns) -> float | None:

@@ -218,3 +218,30 @@ def test_a_declared_difference_is_what_is_compared(tmp_path):
   )
   assert math.isclose(summary['variants']['other']['comparison']['difference'], -0.1, abs_tol=0.05)
   assert 'order of the data' in summary['not_held_equal'], 'with batches of another size'
+
+
+def test_a_baseline_alone_that_is_mixed_gives_no_interval_and_says_why(tmp_path):
+  directory = fake_runs.write_experiment(tmp_path / 'block', TWO, {'baseline': 2.9}, points=2)
+  edit(directory, 'baseline', [1], {'run.steps': 30})
+  report.write(TWO, directory, 'python train.py')
+  said = printed(json.loads((directory / 'summary.json').read_text()))
+  assert 'baseline: not comparable: run.steps is 30 in seed 1, 300 in seeds 0, 2, 3' in said
+  assert 'one seed' not in said
+  assert 'nothing: no runs are pooled' in (directory / 'report.html').read_text()
+
+
+def test_a_count_that_was_taken_otherwise_is_no_other_run(directory):
+  """As by a version that counted FLOPs in another way; the number of parameters is the model's own."""
+  edit(directory, 'post_norm', [3], result={'flops_per_token': 5})
+  assert findings(TWO, directory)['variants']['post_norm']['comparison']
+  edit(directory, 'post_norm', [3], result={'parameters': 5})
+  refused(findings(TWO, directory), 'post_norm', 'the number of parameters is 5 in seed 3, 624896 in seeds 0-2')
+
+
+def test_curves_of_different_parts_of_a_split_are_told(directory):
+  edit(directory, 'post_norm', range(4), {'run.evaluation_batches': 8})
+  summary = findings(TWO, directory)
+  says = '(baseline 512 sequences of 64, post_norm 128 sequences of 64)'
+  assert any(note.endswith(says) for note in summary['notes'])
+  assert summary['variants']['post_norm']['comparison']
+  assert summary['variants']['post_norm']['token_multiplier'] is None

@@ -110,6 +110,16 @@ def test_final_losses_and_paired_differences(drawn):
   np.testing.assert_allclose(right['difference:relu'].get_xdata(), expected, atol=1e-4)
 
 
+def test_a_caption_says_what_part_of_the_split_was_scored(tmp_path):
+  for scored, says in ((100, 'over the whole split'), (50, 'over a fixed subset of the split')):
+    found, findings = prepare(tmp_path / str(scored), levels={'baseline': 2.9}, statuses={('baseline', 0): 'diverged'})
+    for run in found.runs[1:]:
+      run.result.update(
+        val_tokens=scored, val_tokens_of=100, test_tokens=scored, test_tokens_of=100, final_evaluation_tokens=50
+      )
+    assert f'after the last step, {says};' in figures.final_loss_by_variant(found, findings).caption
+
+
 def test_a_stuck_variant_does_not_flatten_the_differences(drawn):
   _, found, pictures = drawn
   right = pictures['final_loss_by_variant'].figure.axes[1]

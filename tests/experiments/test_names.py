@@ -43,7 +43,7 @@ def test_every_name_of_changes_is_one_of_a_folder(changes):
 
 @pytest.mark.parametrize(
   'name', ['', '.', '..', '../x', '/x', 'a/b', 'a\n', '-a', '.a', 'a b', '~', 'é', 'a' * 201, 'tuning', 'Tuning',
-           'figures', 'lock', 'results.csv', 'yardsticks_test.json', 'seed_3'],
+           'figures', 'lock', 'results.csv', 'verdicts.tex', 'yardsticks_test.json', 'seed_3'],
 )  # fmt: skip
 def test_a_variant_is_not_called(name, tmp_path):
   with pytest.raises(ConfigError, match='the name'):
