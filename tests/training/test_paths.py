@@ -1,0 +1,76 @@
+"""Paths as people give them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from training.config import ConfigError
+from training.paths import check_output, given_path, is_plain, printable
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    ('~nosuchuser/runs', '--workdir=~nosuchuser/runs: there is no such user'),
+    ('a\nb', r'--workdir=a\\nb: its name is not UTF-8, or has a line break'),
+    ('a\tb', r'--workdir=a\\tb: its name'),
+    ('a\x00b', r'--workdir=a\\x00b: its name'),
+    ('a\u2028b', r'--workdir=a\\u2028b: its name'),
+    ('a\udcff', r'--workdir=a\\udcff: its name'),
+    ('a' * 300, 'File name too long'),
+    ('dangling/x', 'dangling is a link to what is not there'),
+    ('loop', 'loop is a link to what is not there'),
+  ],
+)
+def test_what_can_be_no_path_is_one_line(tmp_path, monkeypatch, text, message):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'dangling').symlink_to('nowhere')
+  (tmp_path / 'loop').symlink_to('loop')
+  with pytest.raises(ConfigError, match=message) as error:
+    given_path(text, '--workdir')
+  assert is_plain(str(error.value))
+
+
+@pytest.mark.parametrize('text', ['runs', 'a b', "it's", 'z[/b]', ':smile:', 'é', '$x', '', '.', '..', '/'])
+def test_any_other_name_is_taken_as_it_is(text):
+  assert given_path(text, '--workdir') == Path(text)
+
+
+def test_a_home_folder_is_found(monkeypatch, tmp_path):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  assert given_path('~/runs', '--workdir') == tmp_path / 'runs'
+
+
+@pytest.mark.parametrize('name', [b'bad\xff', b'line\nbreak'])
+def test_a_current_folder_that_no_log_could_name_is_refused(tmp_path, monkeypatch, name):
+  folder = os.path.join(os.fsencode(tmp_path), name)
+  os.mkdir(folder)
+  monkeypatch.chdir(os.fsdecode(folder))
+  with pytest.raises(ConfigError, match=r'^the current folder, .*: its name is not UTF-8') as error:
+    given_path('runs', '--workdir')
+  assert is_plain(str(error.value))
+
+
+def test_a_current_folder_that_was_deleted_is_one_line(tmp_path, monkeypatch):
+  (tmp_path / 'gone').mkdir()
+  monkeypatch.chdir(tmp_path / 'gone')
+  (tmp_path / 'gone').rmdir()
+  with pytest.raises(ConfigError, match='the current folder has been deleted'):
+    given_path('runs', '--workdir')
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path, monkeypatch):
+  check_output(tmp_path / 'a/b/c', '--out')
+  assert list(tmp_path.iterdir()) == []
+  (tmp_path / 'file').touch()
+  with pytest.raises(ConfigError, match='file is a file, and a folder is needed there'):
+    check_output(tmp_path / 'file/b', '--out')
+  monkeypatch.setattr(os, 'access', lambda path, mode: False)  # a user other than root, or a read-only file system
+  with pytest.raises(ConfigError, match='cannot be written to: give another folder'):
+    check_output(tmp_path / 'a', '--out')
+
+
+def test_what_is_printed_is_one_line():
+  assert printable("it's é") == "it's é"
+  assert printable('a\nb\udcff') == 'a\\nb\\udcff'
