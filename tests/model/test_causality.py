@@ -14,12 +14,17 @@ from model import attention_kernels, blocked_attention
 from model.transformer import apply
 
 
-def accelerator(q, k, v, causal):
+def plain(q, k, v, causal, documents=None):
+  return attention_kernels.plain_attention(q, k, v, causal, documents=documents)
+
+
+def accelerator(q, k, v, causal, documents=None):
   """What `attention` calls on a GPU or TPU where cuDNN has no kernel."""
+  assert documents is None
   return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation='xla')
 
 
-KERNELS = {'plain': attention_kernels.plain_attention, 'blocked': attention_kernels.attention, 'xla': accelerator}
+KERNELS = {'plain': plain, 'blocked': attention_kernels.attention, 'xla': accelerator}
 LENGTH = 7  # blocks of three positions: the last one is padded
 
 

@@ -60,7 +60,15 @@ def test_each_document_of_a_window_has_the_logits_it_has_alone(kernel, changes):
   assert distance(together[:, FIRST:], logits_of(config, params, TOKENS)[:, FIRST:]) > 0.05  # else nothing was masked
 
 
-@pytest.mark.parametrize('changes', [{}, {'causal': False}, {'position': 'learned'}, {'parallel': True, 'remat': True}])
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {},
+    {'causal': False},
+    pytest.param({'position': 'learned'}, marks=pytest.mark.slow),
+    pytest.param({'parallel': True, 'remat': True}, marks=pytest.mark.slow),
+  ],
+)
 def test_nothing_crosses_a_boundary_to_the_bit(kernel, changes):
   config = tiny(**({'vocab_size': LENGTH} | changes))
   params = model_params(config)
@@ -116,7 +124,7 @@ def test_every_form_by_hand(shape, causal):
     assert distance(out, expected) < 2e-6, form
 
 
-@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('causal', [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_gradients_of_every_form(causal):
   qkv, documents = operands((2, 130, 2, 4))
   seed = jnp.cos(jnp.arange(qkv[0].size).reshape(qkv[0].shape))

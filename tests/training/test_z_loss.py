@@ -32,7 +32,9 @@ def z_loss_by_hand(config, params, batch) -> float:
   return float(0.05 * (log_z_BT**2 * batch['weights_BT']).sum() / batch['weights_BT'].sum())
 
 
-@pytest.mark.parametrize('changes', [Z, Z | {'optimizer.accumulate': 4}], ids=['whole', 'in parts'])
+@pytest.mark.parametrize(
+  'changes', [Z, pytest.param(Z | {'optimizer.accumulate': 4}, marks=pytest.mark.slow)], ids=['whole', 'in parts']
+)
 def test_both_terms_are_logged_apart(changes):
   config = CONFIG.replace(changes)
   _, (metrics,) = run(config, state_of(config), [batch_of(1)])
