@@ -36,8 +36,8 @@ class Field:
     """What is wrong with a value, after its name; None if nothing is."""
     if value is None:
       return None if self.null else 'is null'
-    fitting = (int, float) if self.kind is float else self.kind
-    if not isinstance(value, fitting) or (isinstance(value, bool) and self.kind is not bool):
+    fits = isinstance(value, (int, float) if self.kind is float else self.kind)
+    if not fits or (isinstance(value, bool) and self.kind is not bool):
       return f'is {_shown(value)}, and should be {_KINDS[self.kind]}'
     if isinstance(value, str) and not value.isprintable():
       return f'is {_shown(value)}, with characters that no name has'
