@@ -31,10 +31,10 @@ KJV_QUERY = (
 
 
 class TextFile(NamedTuple):
-  """What was read of a file.
+  """What was read of a file, or of one that is packed in it.
 
   Attributes:
-    path: the file.
+    path: the file, for messages.
     documents: its texts, in UTF-8 if that can be told.
     not_utf8: the place of the first byte that is not, if there is one.
   """
@@ -59,10 +59,12 @@ def read_documents(config: DataConfig) -> list[bytes]:
   """
   if config.task == 'kjv':
     return read_kjv()
-  files, size, memory = [], 0, free_memory()
+  files: list[TextFile] = []
+  size, memory = 0, free_memory()
   for path in find_files(config.paths):
-    files.append(read_file(path, config.text_field))
-    size += files[-1].size
+    found = read_file(path, config.text_field)
+    files += found
+    size += sum(file.size for file in found)
     check_size('data.paths', f'{config.paths}, up to {path},', size, memory)
   check_copies(files)
   check_encodings(files, config.tokenizer)
@@ -119,29 +121,28 @@ def find_files(patterns: str) -> list[str]:
   return list(files.values())
 
 
-def read_file(path: str, text_field: str) -> TextFile:
-  """A file's documents: unpacked if it is packed; of JSON the field `text_field` of each record; else its whole text.
+def read_file(path: str, text_field: str) -> list[TextFile]:
+  """The text of a file, or of each that is packed in it; of JSON the field `text_field` of each record.
 
   Raises:
     ConfigError: if it cannot be read, is no text, or holds none.
   """
-  documents, not_utf8 = [], None
+  files = []
   for name, content in unpack(path, read_regular('data.paths', path)):
-    text = to_utf8(name, content)
+    text, not_utf8 = to_utf8(name, content), None
     if is_json_lines(name):
-      found = json_line_texts(name, text, text_field)
+      documents = json_line_texts(name, text, text_field)
     elif is_json(name):
-      found = json_texts(name, text, text_field)
+      documents = json_texts(name, text, text_field)
     else:
       check_is_text(name, text)
-      found = [text] if text else []
-      not_utf8 = first_not_utf8(text) if not_utf8 is None else not_utf8
-    if not found:
+      documents, not_utf8 = [text] if text else [], first_not_utf8(text)
+    if not documents:
       raise ConfigError(f'data.paths: {name} holds no text: leave it out')
-    documents += found
-  if not documents:
+    files.append(TextFile(name if name.startswith(path) else path, documents, not_utf8))
+  if not files:
     raise ConfigError(f'data.paths: {path} holds no text: leave it out')
-  return TextFile(path, documents, not_utf8)
+  return files
 
 
 def check_copies(files: Sequence[TextFile]) -> None:
@@ -149,12 +150,13 @@ def check_copies(files: Sequence[TextFile]) -> None:
   seen: dict[bytes, str] = {}
   for file in files:
     if file.size >= LONGEST_COPY:
-      twin = seen.setdefault(hashlib.sha256(b'\n'.join(file.documents)).digest(), file.path)
-      if twin != file.path:
+      digest = hashlib.sha256(b'\n'.join(file.documents)).digest()
+      if digest in seen:
         raise ConfigError(
-          f'data.paths: {twin} and {file.path} hold the same text, so that what is held out in one would be '
+          f'data.paths: {seen[digest]} and {file.path} hold the same text, so that what is held out in one would be '
           'trained on in the other: leave one out'
         )
+      seen[digest] = file.path
 
 
 def check_encodings(files: Sequence[TextFile], tokenizer: str) -> None:

@@ -8,6 +8,7 @@ import os
 import pathlib
 import sqlite3
 import sys
+import zipfile
 
 import pytest
 
@@ -88,6 +89,11 @@ def test_copies_of_a_text_are_refused(tmp_path):
   (tmp_path / 'a.gz').write_bytes(gzip.compress(b'In the beginning' * 1024))
   with pytest.raises(ConfigError, match=r'/a and .*/a\.gz hold the same text, .*: leave one out$'):
     read(f'{tmp_path}/*')
+  with zipfile.ZipFile(tmp_path / 'a.zip', 'w') as archive:
+    for name in 'bc':
+      archive.writestr(name, b'In the beginning' * 1024)
+  with pytest.raises(ConfigError, match=r'/a\.zip:b and .*/a\.zip:c hold the same text, '):
+    read(f'{tmp_path}/a.zip')
   (tmp_path / 'a').write_bytes(b'short')
   (tmp_path / 'b').write_bytes(b'short')
   assert read(f'{tmp_path}/?') == b'short\nshort'
