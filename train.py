@@ -132,6 +132,8 @@ def main() -> int:
       f'{together.count} processes train one run together, and this is {len(runs)}: give each a command of its own'
     )
   launcher = None if STATUS.value else launch.from_flags(WORKERS.value, together)
+  if launcher is not None:
+    launch.check_memory(runs, together)
   if TUNE.value:
     from experiments import tune  # here, since what trains and draws takes seconds to import
 

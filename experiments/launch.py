@@ -13,6 +13,7 @@ from experiments.plan import Run
 from experiments.processes import ALONE, Processes, check_coordinator
 from training import run_directory
 from training.config import ConfigError
+from training.memory import check_fits
 from training.mesh import mesh_shape
 
 LAUNCHER = flags.DEFINE_enum(
@@ -52,6 +53,13 @@ def from_flags(workers: int, processes: Processes = ALONE) -> Launcher:
     return _dry_run(lambda todo: slurm.script(request, todo))
   slurm.check_available()
   return lambda runs, todo, console: Launched([], slurm.submit(request, todo, console) if todo else None)
+
+
+def check_memory(runs: Sequence[Run], processes: Processes) -> None:
+  """Raises ConfigError if a run cannot fit the memory of this machine; of an accelerator, its own runtime tells."""
+  if LAUNCHER.value == 'local' and processes is ALONE and machine.ask_jax().platform == 'cpu':
+    for run in runs:
+      check_fits(run.config)
 
 
 def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:

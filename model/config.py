@@ -4,7 +4,7 @@ import dataclasses
 import math
 import typing
 import unicodedata
-from typing import Literal
+from typing import Any, Literal
 
 NormPlacement = Literal['pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none']
 Norm = Literal['rms', 'layer']
@@ -258,7 +258,7 @@ def check_types(config, section: str) -> None:
       raise ConfigError(f'{section}.{field.name}={_shown(value)}: {reason}')
 
 
-def _out_of_range(value: int | float | bool | str, is_seed: bool) -> str:
+def _out_of_range(value: Any, is_seed: bool) -> str:
   """Why a value can be none of a field, whatever the field; empty if it can."""
   if isinstance(value, str):
     bad = next((sign for sign in value if unicodedata.category(sign) in CONTROL), None)

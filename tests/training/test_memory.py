@@ -1,0 +1,58 @@
+"""A run that cannot fit the memory of a machine is refused before anything is read, compiled or written."""
+
+import jax
+import numpy as np
+import pytest
+from in_process import run_main
+
+from model.config import ConfigError
+from training.config import Config
+from training.memory import check_fits, least_memory, memory_of_machine
+from training.step import init_state
+
+
+@pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', 'muon'])
+def test_the_least_is_no_more_than_state_gradient_and_logits(name):
+  config = Config().replace({'optimizer.name': name})
+  state = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
+  held = sum(leaf.size * 4 for leaf in jax.tree.leaves(state)) + 4 * config.model.num_parameters
+  logits = 16 * 64 * 256 * 4
+  assert 0.7 * held < least_memory(config) - logits - 3 * 4 * 16 * 64 <= held
+
+
+def test_what_fits_is_accepted_and_what_does_not_refused():
+  least = least_memory(Config())
+  check_fits(Config(), least)
+  with pytest.raises(ConfigError, match=r'parameters and a batch of 16 x 64 tokens take at least 0\.0 GB, and this'):
+    check_fits(Config(), least - 1)
+
+
+def test_accumulation_makes_the_logits_smaller():
+  config = Config().replace({'run.batch_size': 1024})
+  assert least_memory(config.replace({'optimizer.accumulate': 64})) < least_memory(config) / 2
+
+
+def test_a_container_has_less_than_its_machine(tmp_path):
+  whole = memory_of_machine(tmp_path)
+  for text, expected in (('max', whole), (str(2**30), 2**30), (str(2**62), whole)):
+    (tmp_path / 'memory.max').write_text(text + '\n')
+    assert memory_of_machine(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+  'asked',
+  [
+    ['--config.model.d_model=400000'],
+    ['--config.model.num_layers=2000000000'],
+    ['--config.data.task=copy', '--config.data.sequence_length=2000000000'],
+    ['--config.run.batch_size=2000000000'],
+    ['--config.model.vocab_size=2000000000'],
+  ],
+)
+def test_the_command_refuses_it_before_anything_starts(tmp_path, monkeypatch, capfd, asked):
+  monkeypatch.chdir(tmp_path)
+  assert run_main('--name=mine', *asked) == 2
+  message = capfd.readouterr().err
+  assert 'take at least' in message
+  assert message.count('\n') == 1
+  assert list(tmp_path.iterdir()) == []
