@@ -1,5 +1,6 @@
 """What all commands do alike."""
 
+import errno
 import io
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 from rich.table import Table
 
 from experiments import command_line
+from training.config import ConfigError
 
 
 @pytest.fixture
@@ -46,3 +48,29 @@ def test_a_terminal_that_gives_no_width_has_everything_printed(columns, width, m
   monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(io.BytesIO(), 'utf8'))
   monkeypatch.setattr(sys.stdout, 'isatty', lambda: True, raising=False)
   assert command_line.new_console().width == width
+
+
+@pytest.mark.parametrize(
+  ('error', 'code', 'says'),
+  [
+    (OSError(errno.ENOSPC, 'No space left on device', '/x/gradients.csv'), 1, '/x/gradients.csv could not be written'),
+    (OSError(errno.EROFS, 'Read-only file system', '/x'), 1, 'Read-only file system'),
+    (ConfigError('this cannot be'), 2, 'this cannot be'),
+    (KeyboardInterrupt(), 130, 'stopped'),
+  ],
+)
+def test_what_ends_a_command_is_one_line(monkeypatch, capsys, error, code, says):
+  codes = []
+  monkeypatch.setattr(command_line.app, 'run', lambda guarded, flags_parser: codes.append(guarded([])))
+  for name in ('outlive_readers', 'keep_compiled_programs'):
+    monkeypatch.setattr(command_line, name, lambda *arguments: None)
+  monkeypatch.setattr(command_line.logging, 'set_verbosity', lambda level: None)
+
+  def fails(console):
+    raise error
+
+  command_line.run('inspect_gradients', fails)
+  said = capsys.readouterr().err
+  assert (codes, said.count('\n')) == ([code], 1)
+  assert said.startswith('inspect_gradients: ')
+  assert says in said
