@@ -27,8 +27,8 @@ def made_with(run: Run) -> dict[str, str]:
 def notes(runs: ExperimentRuns) -> list[str]:
   """A line for each thing that not all runs of a comparison were made with alike, naming which had what."""
   every = {(run.variant, run.seed): made_with(run) for run in runs.runs}
-  lines = [other_code(run.result for run in runs.runs), _unchecked(runs), *map(_history, runs.runs)]
-  lines = [line for line in lines if line]
+  told = [other_code(run.result for run in runs.runs), _unchecked(runs), *map(_history, runs.runs)]
+  lines = [line for line in told if line]
   for name in dict.fromkeys(name for found in every.values() for name in found):
     missing = NOT_SET if name in _settings(runs) else 'not recorded'
     groups: dict[str, list[Run]] = {}

@@ -55,7 +55,7 @@ def read_record(path: Path, reproduction: Reproduction) -> dict[str, Any]:
   record = read_json(path, again, sealed=lambda record: 'made_by' in record)
   if record is None:
     raise ConfigError(f'there is no {path}: {again}')
-  kinds = {'command': str, 'settings': dict, 'seconds': (int, float), 'measured': dict}
+  kinds = {'command': str, 'settings': dict, 'seconds': int | float, 'measured': dict}
   missing = [name for name, kind in kinds.items() if not isinstance(record.get(name), kind)]
   if not missing:
     missing = [one.quantity for one in reproduction.expected if one.quantity not in record['measured']]

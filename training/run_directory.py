@@ -116,10 +116,10 @@ def read_failure(directory: Path) -> Failure | None:
     return Failure(f'why is not known: {error.what}')
   if failure is None:
     return None
-  error, start = failure.get('error'), failure.get('log_start', 0)
-  if not isinstance(error, str) or not isinstance(start, int):
+  why, start = failure.get('error'), failure.get('log_start', 0)
+  if not isinstance(why, str) or type(start) is not int or start < 0:
     return Failure(f'why is not known: {directory / FAILURE} does not say')
-  return Failure(error, start)
+  return Failure(why, start)
 
 
 def clear_remains(directory: Path) -> None:
