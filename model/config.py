@@ -47,7 +47,7 @@ class ModelConfig:
     rezero: multiply each branch by a learned scalar that starts at 0 (Bachlechner et al. 2020).
     parallel: both branches read the same normed stream: `a x + attention(n) + feed_forward(n)`.
     qk_norm: norm queries and keys over head_dim before the product.
-    causal: position t reads positions up to t only.
+    causal: position t attends to positions up to t only; next-token training (training/config.py) needs it.
     position: how positions are told apart.
     num_positions: rows of the learned position table, the longest sequence it can serve.
     embedding_norm: norm the embedding before the first block (with `sandwich`: Peri-LN).
