@@ -171,10 +171,11 @@ class _Sweep:
       failure = await self._train(worker, run, log)
       if failure is not None:
         self.failed.append(run)
-        if run.directory.is_dir():  # else it has been moved away, and nothing is created in its place
+        there = run.directory.is_dir()
+        if there:  # else it has been moved away, and nothing is created in its place
           with contextlib.suppress(OSError):  # the disk may be full, and the run has failed of that
             run_directory.note_failure(run.directory, run_directory.Failure(failure.what, failure.log_start))
-        self.display.failed(run, failure.what, log if failure.in_log else None, failure.log_start)
+        self.display.failed(run, failure.what, log if failure.in_log and there else None, failure.log_start)
       if worker.returncode is not None:
         worker = None
     if worker is not None:

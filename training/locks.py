@@ -97,16 +97,18 @@ def claimed(directories: Sequence[Path]) -> Iterator[Callable[[], None]]:
     ConfigError: if another process has claimed one of them, naming that.
     OSError: if a file cannot be created.
   """
-  locks: dict[Path, Lock] = {}
+  files: dict[Path, IO] = {}
+  locks: list[Lock] = []
   substitutes: list[LockFile] = []
   with contextlib.ExitStack() as stack:
     for directory in directories:
       directory.mkdir(parents=True, exist_ok=True)
       path = _claims_of(directory)
-      if path not in locks:
-        locks[path] = Lock(path, stack.enter_context(_open(path, 'a+')))
+      if path not in files:
+        files[path] = stack.enter_context(_open(path, 'a+'))
+        locks.append(Lock(path, files[path]))
       try:
-        free = _lock_byte(locks[path].held, directory, fcntl.F_WRLCK)
+        free = _lock_byte(files[path], directory, fcntl.F_WRLCK)
       except OSError as error:
         _warn_of(error, path.parent)
         if not substitutes:
@@ -117,7 +119,7 @@ def claimed(directories: Sequence[Path]) -> Iterator[Callable[[], None]]:
       if not free:
         raise _refusal(directory, claimant(directory))
       (directory / CLAIM).write_text(_this_process(), 'utf8')
-    yield functools.partial(_check_all, list(locks.values()))
+    yield functools.partial(_check_all, locks)
 
 
 def check_free(directory: Path) -> None:
