@@ -139,7 +139,7 @@ def test_where_no_checkpoint_is_whole_a_run_stops_and_touches_nothing(tmp_path):
   for step in (24, 36):
     flip(tmp_path / 'checkpoints' / str(step) / 'state' / '_METADATA')
   before = content_of(tmp_path)
-  with pytest.raises(ConfigError, match=rf'none is whole; delete {tmp_path} to start this run over$'):
+  with pytest.raises(ConfigError, match=rf'none is whole; restore what has changed, or move {tmp_path} away to train'):
     train(tmp_path)
   assert {path: content for path, content in content_of(tmp_path).items() if 'lock' not in path} == {
     path: content for path, content in before.items() if 'lock' not in path
