@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,7 +88,7 @@ def conduct(
   directory = runs[0].directory.parent.parent
   if len(failed) == len(runs):
     return 1
-  shown = experiment if todo else _only(experiment, view.variants)
+  shown = _shown(experiment, view.variants, {run.parent.name for run in directory.glob('*/seed_*')} if todo else ())
   try:
     with locked(directory / 'lock', REPORT_WITHIN):  # the second of two commands sees all runs
       for folder in (directory, directory / 'figures'):
@@ -112,12 +112,11 @@ def show(summary: Mapping[str, Any], paths: Sequence[Path], console: Console) ->
     console.print(_from_here(path), highlight=False, soft_wrap=True)
 
 
-def _only(experiment: Experiment, variants: Sequence[str]) -> Experiment:
-  """The experiment with its baseline and these variants alone."""
-  kept = {
-    name: own for name, own in experiment.variants.items() if not variants or name in (experiment.baseline, *variants)
-  }
-  return dataclasses.replace(experiment, variants=kept)
+def _shown(experiment: Experiment, asked: Sequence[str], there: Collection[str]) -> Experiment:
+  """The experiment with its baseline, the variants that were asked for, and those that are there, alone."""
+  kept = (experiment.baseline, *asked, *there)
+  variants = {name: own for name, own in experiment.variants.items() if not asked or name in kept}
+  return dataclasses.replace(experiment, variants=variants)
 
 
 def train_runs(

@@ -53,7 +53,9 @@ def test_a_variant_is_not_called(name, tmp_path):
     plan.plan_runs(experiment, Config(), {}, tmp_path)
 
 
-@pytest.mark.parametrize('name', ['', '..', '/etc', 'a/b', 'reproduce', 'gradients', 'tuning', 'full', 'seed_0'])
+@pytest.mark.parametrize(
+  'name', ['', '..', '/etc', 'a/b', 'reproduce', 'compare', 'gradients', 'tuning', 'full', 'seed_0']
+)
 def test_an_experiment_is_not_called(name, tmp_path):
   experiment = Experiment(question='?', variants={'baseline': {}})
   with pytest.raises(ConfigError, match='the name'):
