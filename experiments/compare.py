@@ -117,9 +117,12 @@ def name_of(given: Sequence[str]) -> str:
 
 
 def _group(record: Mapping[str, Any]) -> Group:
-  """Where a run is: of a folder that was renamed, the name that it has now."""
-  place = Path(os.path.abspath(record['directory']))
-  return Group(str(place.parents[2]), place.parents[1].name, record['variant'])
+  """Where a run is, by the names that its folders have now: a copy, or a run moved aside, is in a group of its own."""
+  above, folder = Path(os.path.abspath(record['directory'])).parts[:-1], os.path.basename(record['directory'])
+  own = [] if folder == f'seed_{record["seed"]}' else [folder]
+  end = max(1, len(above) - len(Path(record['variant']).parts))  # of a run of a tuning two folders
+  begin = max(1, end - len(Path(record['experiment']).parts))
+  return Group(str(Path(*above[:begin])), '/'.join(above[begin:end]), '/'.join([*above[end:], *own]))
 
 
 def _declared_order(record: Mapping[str, Any]) -> tuple[Any, ...]:

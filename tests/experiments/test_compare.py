@@ -74,6 +74,19 @@ def test_what_is_reached_twice_counts_once_and_copies_do_not(place):
   assert any('relu: seed 1 is seed 0 over again' in note for note in found.notes)
 
 
+def test_runs_moved_aside_are_compared_with_the_new_ones_and_never_pooled_with_them(place):
+  """As after `mv relu relu_old`, and of one seed alone; their results still say `relu`."""
+  block = place / 'runs/block'
+  shutil.copytree(block / 'relu', block / 'relu_old')
+  shutil.copytree(block / 'relu/seed_1', block / 'relu/seed_1_old')
+  edit(block, 'relu_old', [0, 1], {'run.steps': 30})
+  found = compare.load(['runs/block/relu', 'runs/block/relu_old', 'runs/block/relu/seed_1_old'], 'x')
+  assert {name: [run.seed for run in found.of(name)] for name in found.variants} == {
+    'relu': [0, 1], 'relu_old': [0, 1], 'relu/seed_1_old': [1],
+  }  # fmt: skip
+  assert [record['steps'] for record in found.records] == [300, 300, 30, 30, 300]
+
+
 REFUSED = {
   'another text': ({}, {'data_checksum': 'f00d' * 16}, 'the data checksum is f00df00d (baseline b2c26b87)'),
   'random numbers': (
