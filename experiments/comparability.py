@@ -102,6 +102,8 @@ def within(runs: Sequence['Run']) -> list[str]:
   if len(set(parameters.values())) > 1 and not reasons:
     reasons.append(f'the number of parameters is {_by_value(parameters)}')
   reasons += [f'{path} is {mixed}' for path in SEED_PATHS if (mixed := _mixed_seeds(path, runs))]
+  if not all({**DEFAULTS, **run.config}['model.causal'] for run in runs):  # older versions trained such runs
+    reasons.append('without a causal mask each position attended to the token that it predicts')
   return reasons + [line for run in runs if (line := _contradiction(run))]
 
 
