@@ -1,6 +1,6 @@
 """Reproductions that are read from runs: their EXPERIMENT is trained as train.py would, and its runs are measured."""
 
-import itertools
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from experiments.reproduction import Reproduction
 from experiments.runs import SEED_PATHS
 from training.code_version import PROJECT
 from training.config import ConfigError
+from training.identity import differences, identity
 
 FULL_CONFIG = 'configs/small.py'
 
@@ -31,10 +32,7 @@ def reproduce(reproduction: Reproduction, scale: str, workdir: Path, console: Co
     ConfigError: if a run cannot be, or failed.
     SystemExit: if it was stopped, and should be run again.
   """
-  experiment = registry.find_experiment(reproduction.name)
-  directory = runs_directory(reproduction, scale, workdir)
-  config = load_config(str(PROJECT / (FULL_CONFIG if scale == 'full' else experiment.config)))
-  runs = plan.plan_runs(experiment, config, reproduction.at_scale(scale), directory.parent)
+  experiment, runs = registry.find_experiment(reproduction.name), _planned(reproduction, scale, workdir)
   code = conduct(experiment, runs, launch.local(), console, record.command(reproduction.name, scale))
   if code == signals.STOPPED:
     raise SystemExit(code)
@@ -48,11 +46,18 @@ def runs_directory(reproduction: Reproduction, scale: str, workdir: Path) -> Pat
   return (workdir / 'full' if scale == 'full' else workdir) / reproduction.name
 
 
+def _planned(reproduction: Reproduction, scale: str, workdir: Path) -> list[plan.Run]:
+  experiment = registry.find_experiment(reproduction.name)
+  config = load_config(str(PROJECT / (FULL_CONFIG if scale == 'full' else experiment.config)))
+  directory = runs_directory(reproduction, scale, workdir)
+  return plan.plan_runs(experiment, config, reproduction.at_scale(scale), directory.parent)
+
+
 def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str, Any]:
   """The record of what finished runs show; the arguments are those of `reproduce`.
 
   Raises:
-    ConfigError: if one of the runs is missing or damaged, saying what to run.
+    ConfigError: if one of the runs is missing or damaged, saying what to run, or was made with other settings.
   """
   assert reproduction.read is not None
   experiment = registry.find_experiment(reproduction.name)
@@ -61,10 +66,17 @@ def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str
   again = f'{record.command(reproduction.name, scale)} --workdir={workdir}'
   for variant, reasons in found.refused.items():
     raise ConfigError(f'{directory / variant} cannot be pooled ({reasons[0]}): move it aside, and run {again}')
-  whole = {(run.variant, run.seed) for run in found.runs if not run.metrics.empty}
-  for variant, seed in itertools.product(experiment.variants, experiment.seeds):
-    if (variant, seed) not in whole:
+  runs = {(run.variant, run.seed): run for run in found.runs if not run.metrics.empty}
+  for planned in _planned(reproduction, scale, workdir):
+    variant, seed = planned.variant, planned.seed
+    if (variant, seed) not in runs:
       raise ConfigError(f'{directory / variant} has no whole run of seed {seed}: make it with {again}')
+    if differing := differences(runs[variant, seed].config, identity(planned.config)):
+      raise ConfigError(
+        f'{planned.directory} holds another run than {reproduction.name} is read from '
+        f'({"; ".join(differing.values())}): make that with {again}_2'
+      )
+  found = dataclasses.replace(found, runs=tuple(run for run in found.runs if run.seed in experiment.seeds))
   seconds = sum(run.result['seconds'] for run in found.runs)
   made = record.make_record(reproduction, scale, reproduction.read(found), seconds)
   first = found.runs[0]

@@ -14,6 +14,7 @@ from experiments import gallery, plan, record, registry, reproduce, signals, tra
 from experiments.findings import judge_all
 from training.config import ConfigError
 from training.files import read_json, write_json
+from training.result import read_result, write_result
 
 TINY = {
   'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 16, 'run.steps': 6,
@@ -128,3 +129,27 @@ def test_runs_that_cannot_be_pooled_are_not_read(copied):
   says = r'post cannot be pooled \(optimizer\.weight_decay is 0\.0 in seed 0, 0\.5 in seed 1\)'
   with pytest.raises(ConfigError, match=says):
     trained.read_runs(reproduction, 'small', workdir)
+
+
+def test_runs_of_other_settings_are_not_what_a_reproduction_is_read_from(copied):
+  """As train.py --experiment=copy_task --config.run.steps=30 leaves them; they agree with each other."""
+  reproduction, workdir = copied
+  for run in (workdir / 'copy_task').glob('*/seed_*'):
+    config = read_json(run / 'config.json')
+    before = config['run.steps']
+    write_json(run / 'config.json', {**config, 'run.steps': 30})
+    write_result(run, {**(read_result(run) or {}), 'steps': 30})
+  says = rf'holds another run than copy_task is read from \(run.steps is 30 there, {before} here\): .*{workdir}_2$'
+  with pytest.raises(ConfigError, match=says):
+    trained.read_runs(reproduction, 'small', workdir)
+
+
+def test_seeds_that_are_not_its_own_are_in_no_mean_of_a_reproduction(copied):
+  reproduction, workdir = copied
+  before = trained.read_runs(reproduction, 'small', workdir)
+  for variant in registry.find_experiment('copy_task').variants:
+    run, other = (workdir / 'copy_task' / variant / f'seed_{seed}' for seed in (0, 7))
+    shutil.copytree(run, other)
+    write_json(other / 'config.json', {**read_json(run / 'config.json'), 'run.init_seed': 7, 'data.seed': 7})
+    write_result(other, {**(read_result(run) or {}), 'seed': 7, 'val_loss': 4.1})
+  assert trained.read_runs(reproduction, 'small', workdir) == before
