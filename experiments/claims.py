@@ -1,6 +1,6 @@
 """What a report may say of its runs: what was held equal, and what an interval covers; from the runs alone."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments import words
@@ -120,20 +120,21 @@ def _setting(setting: tuple[float, int]) -> str:
   return f'learning rate {words.short(setting[0])} with warm-up {setting[1]}'
 
 
-def _share_order(compared: Iterable[Sequence[Run]]) -> bool:
+def _share_order(compared: Sequence[Sequence[Run]]) -> bool:
   """Whether runs of the same seed read the same sequences in the same order."""
 
   def key(run: Run) -> tuple[Any, ...]:
     settings = settings_of(run)
     sources = TEXT_PATHS if settings[TEXT] else ()
-    names = [name for name in settings if name.startswith('data.') and name not in sources]
+    others = *sources, 'data.mask_documents'  # which decides what is attended to
+    names = [name for name in settings if name.startswith('data.') and name not in others]
     names += [TEXT, 'run.batch_size']
-    return run.config['data.seed'], *(settings[name] for name in names)
+    return run.config['data.seed'], _code(run), *(settings[name] for name in names)
 
   return _one_by_seed(compared, key)
 
 
-def _share_initial_values(compared: Iterable[Sequence[Run]]) -> bool:
+def _share_initial_values(compared: Sequence[Sequence[Run]]) -> bool:
   """Whether parameters of the same path and shape began the same in runs of the same seed."""
 
   def key(run: Run) -> tuple[Any, ...]:
@@ -145,14 +146,21 @@ def _share_initial_values(compared: Iterable[Sequence[Run]]) -> bool:
       settings['model.norm_placement'] == 'deepnorm',
     ]
     scheme += [settings['model.num_layers']] if any(scheme[1:]) else []  # the depth decides how far values are scaled
-    code = (result.get('code') or {}).get('digest'), (result.get('versions') or {}).get('jax')
-    return run.config['run.init_seed'], settings['run.init_from'], settings[SOURCE], *scheme, *random, *code
+    made_by = _code(run), (result.get('versions') or {}).get('jax')
+    return run.config['run.init_seed'], settings['run.init_from'], settings[SOURCE], *scheme, *random, *made_by
 
   return _one_by_seed(compared, key)
 
 
-def _one_by_seed(compared: Iterable[Sequence[Run]], key: Callable[[Run], Any]) -> bool:
-  """Whether all runs of the same seed have the same key."""
+def _code(run: Run) -> str | None:
+  return (run.result.get('code') or {}).get('digest')
+
+
+def _one_by_seed(compared: Sequence[Sequence[Run]], key: Callable[[Run], Any]) -> bool:
+  """Whether all runs of the same seed have the same key, and every variant has a seed in common with the first."""
+  first, *others = ({run.seed for run in own} for own in compared)
+  if any(first.isdisjoint(seeds) for seeds in others):
+    return False
   keys: dict[int, set[str]] = {}
   for own in compared:
     for run in own:

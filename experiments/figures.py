@@ -28,9 +28,13 @@ from experiments.time_figure import loss_over_time
 from experiments.tuning import Tuning
 from experiments.tuning_figure import final_loss_by_learning_rate
 
+NAMES = (
+  'final_loss_by_learning_rate', 'final_loss_by_variant', 'loss_curves', 'loss_over_time', 'stream_gradient_by_layer',
+)  # fmt: skip
+
 
 def draw_all(runs: ExperimentRuns, summary: Summary, tuning: Tuning | None = None) -> list[Picture]:
-  """Every figure of an experiment; the first is of its tuning, where there was one."""
+  """Every figure of an experiment, of NAMES; the first is of its tuning, where there was one."""
   first = [final_loss_by_learning_rate(tuning, runs.experiment)] if tuning else []
   drawings = (final_loss_by_variant, loss_curves, loss_over_time, stream_gradient_by_layer)
   return first + [draw(runs, summary) for draw in drawings]

@@ -29,13 +29,14 @@ def notes(runs: ExperimentRuns) -> list[str]:
   every = {(run.variant, run.seed): made_with(run) for run in runs.runs}
   told = [other_code(run.result for run in runs.runs), _unchecked(runs), *map(_history, runs.runs)]
   lines = [line for line in told if line]
+  settings = _settings(runs.runs)
   for name in dict.fromkeys(name for found in every.values() for name in found):
-    missing = NOT_SET if name in _settings(runs) else 'not recorded'
+    missing = NOT_SET if name in settings else 'not recorded'
     groups: dict[str, list[Run]] = {}
-    for run in runs.runs:
+    for run in _that_say(runs.runs, name in settings):
       groups.setdefault(every[run.variant, run.seed].get(name, missing), []).append(run)
     if len(groups) > 1:
-      shown = [f'{_code(own[0]) if name == "code" else value} in {_named(runs, own)}' for value, own in groups.items()]
+      shown = [f'{_code(own[0]) if name == "code" else value} in {named(runs, own)}' for value, own in groups.items()]
       lines.append(f'{name} differs: {"; ".join(shown)}')
   return lines
 
@@ -68,30 +69,30 @@ def _unchecked(runs: ExperimentRuns) -> str | None:
   unchecked = [run for run in runs.runs if is_unchecked(run.result)]
   if not unchecked:
     return None
-  return (
-    f'recorded by an older version, without a checksum and without the code that made it: {_named(runs, unchecked)}'
-  )
+  return f'recorded by an older version, without a checksum and without the code that made it: {named(runs, unchecked)}'
 
 
 def unlike(own: Sequence[Run], baseline: Sequence[Run]) -> list[str]:
-  """The names of what a variant's runs were made with that the baseline's were not."""
-  ours, theirs = (_all(runs) for runs in (own, baseline))
-  return [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
+  """What a variant's runs were made with that the baseline's were not, by name; settings where both have any."""
+  settings = _settings([*own, *baseline])
+  differing = []
+  for name in dict.fromkeys(name for run in [*own, *baseline] for name in made_with(run)):
+    ours, theirs = ({made_with(run).get(name) for run in _that_say(runs, name in settings)} for runs in (own, baseline))
+    if ours and theirs and ours != theirs:
+      differing.append(name)
+  return differing
 
 
-def _all(runs: Iterable[Run]) -> dict[str, set[str]]:
-  found: dict[str, set[str]] = {}
-  for run in runs:
-    for name, value in made_with(run).items():
-      found.setdefault(name, set()).add(value)
-  return found
+def _settings(runs: Iterable[Run]) -> set[str]:
+  return {name for run in runs for name in run.result.get('settings') or ()}
 
 
-def _settings(runs: ExperimentRuns) -> set[str]:
-  return {name for run in runs.runs for name in run.result.get('settings') or ()}
+def _that_say(runs: Iterable[Run], a_setting: bool) -> list[Run]:
+  """The runs that may be compared in one name: in a setting of JAX those alone that recorded any."""
+  return [run for run in runs if run.result.get('settings') is not None or not a_setting]
 
 
-def _named(runs: ExperimentRuns, own: Sequence[Run]) -> str:
+def named(runs: ExperimentRuns, own: Sequence[Run]) -> str:
   """Runs by variant; their seeds are named where not all runs of the variant are meant."""
   parts = []
   for variant in dict.fromkeys(run.variant for run in own):

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +73,18 @@ def write_from(
     files = figure_style.save(picture.figure, directory / 'figures', picture.name) if picture.figure else []
     shown.append({'title': picture.title, 'caption': picture.caption, 'image': page.embed(files[-1]) if files else ''})
     paths += files
+  _remove_figures(directory / 'figures', set(figures.NAMES) - {path.stem for path in paths})
   text = page.render(
     'report.html.j2', summary=summary, figures=shown, sections=_sections(base_config(runs)), words=words,
     learned=learned, mean=mean, number=number, told=told,
   )  # fmt: skip
   return summary, [*paths, write_atomically(directory / 'report.html', text)]
+
+
+def _remove_figures(folder: Path, names: Iterable[str]) -> None:
+  """Removes the figures that an earlier report has left and this one does not draw."""
+  for name, suffix in itertools.product(names, figure_style.FORMATS):
+    (folder / f'{name}.{suffix}').unlink(missing_ok=True)
 
 
 def table(summary: Mapping[str, Any]) -> Table:

@@ -246,8 +246,8 @@ def without_repeated(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def mean_curve(runs: Iterable[Run], measure: Measure) -> pd.Series:
-  """The mean validation curve over seeds, at the points that every run has; diverged runs are left out."""
-  curves = [run.curve(measure) for run in runs if run.final(measure) is not None]
+  """The mean validation curve over seeds, at the points that all have; runs that diverged or have none are left out."""
+  curves = [curve for run in runs if run.final(measure) is not None and len(curve := run.curve(measure))]
   return pd.concat(curves, axis=1).dropna().mean(axis=1) if curves else pd.Series(dtype='float64')
 
 
@@ -262,7 +262,7 @@ def read_run(record: Mapping[str, Any], notes: list[str]) -> Run | None:
     metrics = results.load_metrics(directory)
   except ConfigError as error:
     metrics = pd.DataFrame()
-    notes.append(str(error))
+    notes.append(f'{error}; until then it is in no curve and no mean of curves')
   return Run(directory, record, {**comparability.DEFAULTS, **config}, metrics)
 
 

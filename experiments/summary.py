@@ -80,11 +80,16 @@ def _measured_on(runs: ExperimentRuns) -> list[str]:
 
 
 def _apart_curves(runs: ExperimentRuns) -> list[str]:
-  """A line where the validation curves of runs that are compared are not of one part of the split."""
-  parts = {variant: _part_of_curve(own[0]) for variant in runs.variants if (own := runs.pooled(variant))}
-  if len(set(parts.values())) < 2:
+  """A line where the validation curves of runs that are pooled or compared are not of one part of the split."""
+  parts: dict[tuple[int, int], list[Run]] = {}
+  for variant in runs.variants:
+    for run in runs.pooled(variant):
+      parts.setdefault(_part_of_curve(run), []).append(run)
+  if len(parts) < 2:
     return []
-  told = ', '.join(f'{variant} {sequences} sequences of {length}' for variant, (sequences, length) in parts.items())
+  told = ', '.join(
+    f'{made_with.named(runs, own)} {sequences} sequences of {length}' for (sequences, length), own in parts.items()
+  )
   return [f'validation curves are of different parts of the split, and do not compare ({told})']
 
 
@@ -201,10 +206,10 @@ def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics
   if len({_part_of_curve(run) for name in pair for run in runs.pooled(name)}) > 1:
     return None  # the curves are of different parts of the split
   faster, slower = pair if comparison.direction == 'better' else reversed(pair)
-  curves = [
-    experiment_runs.mean_curve((run for run in runs.pooled(name) if run.seed in comparison.differences), runs.measure)
-    for name in (faster, slower)
-  ]
+  paired = [[run for run in runs.pooled(name) if run.seed in comparison.differences] for name in (faster, slower)]
+  if any(run.curve(runs.measure).empty for own in paired for run in own):
+    return None
+  curves = [experiment_runs.mean_curve(own, runs.measure) for own in paired]
   if any(curve.empty for curve in curves):
     return None
   tokens = curves[0].index.to_numpy(dtype='float64')

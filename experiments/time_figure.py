@@ -36,7 +36,17 @@ def loss_over_time(runs: ExperimentRuns, summary: Summary) -> Picture:
     'of loss and time over the seeds that ended. The times are of this machine, which runs shared that trained side by '
     f'side (device: {devices}; each run: {layouts}).'
   )
-  return Picture(name, title, caption, figure)
+  return Picture(name, title, caption + _left_out(runs, sum(map(len, curves.values()))), figure)
+
+
+def _left_out(runs: ExperimentRuns, drawn: int) -> str:
+  """What ends the caption where runs are missing from the figure."""
+  text = f' Left out: runs that are not comparable ({", ".join(runs.refused)}).' if runs.refused else ''
+  if any(run.status == 'diverged' for run in runs.runs):
+    text += ' Runs that diverged are not drawn.'
+  ended = [run for variant in runs.variants for run in runs.pooled(variant) if run.final(runs.measure) is not None]
+  missing = len(ended) - drawn
+  return f'{text} Left out: {missing} of {len(ended)} runs, which kept no times.' if missing else text
 
 
 def _timed_curves(runs: list[Run], measure: Measure) -> list[pd.DataFrame]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import fake_runs
 import pytest
@@ -208,3 +209,40 @@ def test_results_of_an_older_version_are_told(directory):
   path.write_text(json.dumps({name: one for name, one in read_result(path.parent).items() if name != 'code'}))
   said = 'recorded by an older version, without a checksum and without the code that made it: post_norm (seed 1)'
   assert said in summary_of(directory)['notes']
+
+
+def test_a_setting_that_an_older_version_did_not_record_does_not_differ(directory):
+  edit(directory, 'post_norm', [3], result={'settings': {'jax_enable_x64': False, 'XLA_FLAGS': None}})
+  for variant, seed in (('baseline', 0), ('post_norm', 0), ('post_norm', 1), ('post_norm', 2)):
+    path = directory / variant / f'seed_{seed}/result.json'
+    later = ('settings', 'code', 'sha256')
+    old = {name: value for name, value in json.loads(path.read_text()).items() if name not in later}
+    path.write_text(json.dumps(old))
+  summary = summary_of(directory)
+  differing = [note for note in summary['notes'] if 'differs' in note]
+  assert [note.partition(' ')[0] for note in differing] == ['code', 'jax_enable_x64']
+  assert differing[1] == 'jax_enable_x64 differs: not set in baseline (seeds 1-3); False in post_norm (seed 3)'
+  edit(directory, 'post_norm', [3], result={'settings': {'jax_default_prng_impl': 'threefry2x32'}})
+  assert not [note for note in summary_of(directory)['notes'] if note.startswith(('jax_', 'XLA_'))]
+
+
+def test_documents_that_are_masked_are_read_in_the_same_order(tmp_path):
+  end = {'data.end_token': 'end'}
+  variants = {'baseline': end, 'masked': {**end, 'data.mask_documents': True}}
+  experiment = dataclasses.replace(TWO, variants=variants)
+  directory = fake_runs.write_experiment(tmp_path, experiment, {'baseline': 2.9, 'masked': 2.8}, points=2)
+  assert ORDER in summary_of(directory, experiment)['held_equal']
+
+
+def test_nothing_is_held_equal_by_seed_where_no_seed_is_in_common(directory):
+  for variant, seeds in (('baseline', (0, 1)), ('post_norm', (2, 3))):
+    for seed in seeds:
+      shutil.rmtree(directory / variant / f'seed_{seed}')
+  summary = summary_of(directory)
+  assert summary['variants']['post_norm']['comparison']['n'] == 0
+  assert summary['not_held_equal'][:2] == ['order of the data', 'initial values']
+
+
+def test_the_order_of_the_data_is_not_claimed_of_other_code(directory):
+  edit(directory, 'post_norm', range(4), result={'code': {'digest': 'b' * 64}})
+  assert 'order of the data' in summary_of(directory)['not_held_equal']

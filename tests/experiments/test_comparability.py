@@ -206,8 +206,10 @@ def test_the_figures_draw_them_apart_and_say_so(tmp_path):
   edit(directory, 'post_norm', [3], {'run.steps': 30})
   found = runs.load(TWO, directory)
   summary = findings(TWO, directory)
-  for picture in figures.draw_all(found, summary):
-    assert picture.figure is None or 'not comparable (post_norm)' in picture.caption
+  drawings = [picture for picture in figures.draw_all(found, summary) if picture.figure]
+  assert len(drawings) == 3, 'but for the one of times, which were not logged'
+  for picture in drawings:
+    assert 'not comparable (post_norm)' in picture.caption
     drawn = {line.get_gid() for axes in picture.figure.axes for line in axes.lines}
     assert {'seed:post_norm:0', 'mean:baseline'} <= drawn
     assert not drawn & {'mean:post_norm', 'difference:post_norm'}
@@ -249,4 +251,20 @@ def test_curves_of_different_parts_of_a_split_are_told(directory):
   says = '(baseline 512 sequences of 64, post_norm 128 sequences of 64)'
   assert any(note.endswith(says) for note in summary['notes'])
   assert summary['variants']['post_norm']['comparison']
+  assert summary['variants']['post_norm']['token_multiplier'] is None
+  edit(directory, 'post_norm', range(3), {'run.evaluation_batches': 32})
+  says = '(baseline, post_norm (seeds 0-2) 512 sequences of 64, post_norm (seed 3) 128 sequences of 64)'
+  assert any(note.endswith(says) for note in findings(TWO, directory)['notes']), 'also within one variant'
+
+
+def test_a_run_whose_log_is_damaged_is_missing_from_the_curves_alone(directory):
+  log = directory / 'post_norm/seed_2/metrics.jsonl'
+  log.write_text('{' + log.read_text())
+  found, summary = runs.load(TWO, directory), findings(TWO, directory)
+  others = [run for run in found.of('post_norm') if run.seed != 2]
+  mean = runs.mean_curve(found.of('post_norm'), found.measure)
+  pd.testing.assert_series_equal(mean, runs.mean_curve(others, found.measure))
+  assert len(mean)
+  assert any(note.endswith('; until then it is in no curve and no mean of curves') for note in summary['notes'])
+  assert summary['variants']['post_norm']['comparison']['n'] == 4
   assert summary['variants']['post_norm']['token_multiplier'] is None

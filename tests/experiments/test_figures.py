@@ -21,10 +21,14 @@ def prepare(directory, **options):
 
 @pytest.fixture(scope='module')
 def drawn(tmp_path_factory):
-  """An experiment with one diverged run and a variant that never learned, its directory and its figures."""
+  """An experiment with one diverged run and a variant that never learned, its directory and what is drawn of it."""
   directory = tmp_path_factory.mktemp('runs')
   found, findings = prepare(directory, statuses=DIVERGED)
-  return directory / 'block', found, {picture.name: picture for picture in figures.draw_all(found, findings)}
+  return (
+    directory / 'block',
+    found,
+    {picture.name: picture for picture in figures.draw_all(found, findings) if picture.figure},
+  )
 
 
 def artists(axes):

@@ -167,6 +167,16 @@ def test_writing_again_changes_nothing(full):
   assert {path: path.read_bytes() for path in paths} == before
 
 
+def test_a_figure_of_an_earlier_report_that_this_one_does_not_draw_is_removed(tmp_path):
+  directory = fake_runs.write_experiment(tmp_path / 'block', points=2, inspect=False)
+  (directory / 'figures').mkdir()
+  old, own = directory / 'figures/stream_gradient_by_layer.svg', directory / 'figures/mine.svg'
+  for path in (old, own):
+    path.write_text('')
+  report.write(fake_runs.BLOCK, directory, 'python train.py')
+  assert (old.exists(), own.exists()) == (False, True)
+
+
 def test_write_returns_the_summary_and_reads_each_run_once(full, monkeypatch):
   directory, paths, summary = full
   read, read_result = [], run_files.read_result

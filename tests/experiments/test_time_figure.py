@@ -44,6 +44,14 @@ def test_means_of_loss_and_time_over_seeds(timed):
   assert 'which runs shared' in picture.caption
 
 
+def test_what_is_left_out_is_told(timed):
+  config = timed / 'relu/seed_1/config.json'
+  config.write_text(json.dumps({**json.loads(config.read_text()), 'optimizer.weight_decay': 0.5}))
+  caption = time_figure.loss_over_time(runs.load(fake_runs.BLOCK, timed), findings(fake_runs.BLOCK, timed)).caption
+  assert 'Left out: runs that are not comparable (relu).' in caption
+  assert caption.endswith('Left out: 2 of 5 runs, which kept no times.')
+
+
 def test_without_times_it_says_so(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels=LEVELS, points=4)
   picture = time_figure.loss_over_time(runs.load(fake_runs.BLOCK, directory), findings(fake_runs.BLOCK, directory))
