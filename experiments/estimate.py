@@ -31,7 +31,7 @@ STEPS = 5  # that are timed
 def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
   """Prints a line for each variant, on its mesh, and how long all runs take here; returns the exit code.
 
-  The time is by runs that finished in the workdir, where there are some, and else by a few timed steps of each variant.
+  The time is taken from comparable finished runs in the workdir, where there are some, else from a few timed steps.
 
   Args:
     runs: all that are asked for.
@@ -53,7 +53,7 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
   title = f'a training step, compiled for {jax.default_backend()}; mesh: data x fsdp; MB: of one device'
   table = new_table(title, ('variant', *COLUMNS))
   timed: dict[str, float] = {}
-  speed, basis = of_finished(workdir_of(runs[0].directory), places[0])
+  speed, basis = of_finished(workdir_of(runs[0].directory), places[0], [run.config for run in runs])
   for run in runs:
     if run.seed == runs[0].seed:
       row, compiled = _row(run, max(run.config.mesh.named, there))
@@ -63,7 +63,7 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
   console.print(table)
   if speed is not None or timed:
     each = [seconds(run.config, speed(run.config) if speed else timed[run.variant]) for run in runs]
-    found = Forecast(together(each, len(places)), basis or f'by {STEPS} timed steps of each variant, alone here')
+    found = Forecast(together(each, len(places)), basis or f'from {STEPS} timed steps of each variant, one at a time')
     console.print(found.line(len(runs), len(places)), soft_wrap=True)
   return 0
 

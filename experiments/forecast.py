@@ -19,7 +19,8 @@ from training.provenance import processor
 from training.result import read_result
 
 FORWARD = 1 / 3  # of the time that a training step takes on as many tokens
-OF_A_PRODUCT = 0.5  # the share of a large product's speed that training reaches: .37 to .73 over sizes (README)
+OF_A_PRODUCT = 0.5  # the share of a large product's speed that training reaches: .37 to .73 over sizes (docs/speed.md)
+COMPARABLE = 4  # times: a step of more or fewer FLOPs than this tells nothing, since small ones are mostly overhead
 KJV_SPLIT = 215_000  # bytes in each held-out split of the King James text
 WIDTH = 1024  # of the product
 # What decides how long a step takes, and the seeds and rates that do not.
@@ -37,7 +38,8 @@ class Forecast(NamedTuple):
   def line(self, runs: int, at_a_time: int) -> str:
     """The forecast as a sentence."""
     rest = f', {at_a_time} runs at a time' if at_a_time > 1 else ''
-    return f'about {duration(self.seconds)} for {runs} run{"s" if runs > 1 else ""}{rest} ({self.basis})'
+    what = f'{runs} run{"s" if runs > 1 else ""}{rest}'
+    return f'about {duration(self.seconds)} for {what}, compilation not included ({self.basis})'
 
 
 def forecast(runs: Sequence[Run], done: Mapping[Run, int], places: Sequence[Place], workdir: Path) -> Forecast | None:
@@ -45,16 +47,16 @@ def forecast(runs: Sequence[Run], done: Mapping[Run, int], places: Sequence[Plac
 
   Args:
     runs: those that are to be trained.
-    done: the step that each would go on from.
+    done: the step that each would resume from.
     places: of the workers.
     workdir: whose finished runs are looked at.
   """
-  speed, basis = of_finished(workdir, places[0])
+  speed, basis = of_finished(workdir, places[0], [run.config for run in runs])
   if speed is None:
     if machine.ask_jax().platform != 'cpu':
       return None
     flops = product_speed(1 if places[0].core is not None else len(cores()))
-    basis = f'a rough one: by half the speed of one large product here, {flops / 1e9:.0f} GFLOP/s'
+    basis = f'rough: assumes half the speed of a large matrix product here, {flops / 1e9:.0f} GFLOP/s'
 
     def speed(config: Config) -> float:
       return OF_A_PRODUCT * flops / _flops_per_token(config)
@@ -65,7 +67,7 @@ def forecast(runs: Sequence[Run], done: Mapping[Run, int], places: Sequence[Plac
 
 def seconds(config: Config, tokens_per_second: float, done: int = 0) -> float:
   """The time of a run from step `done` on: of its training, its validation curve, and its final evaluation."""
-  run, batch = config.run, config.run.batch_size * config.data.sequence_length
+  run, batch = config.run, _tokens(config)
   points = min(run.evaluations, run.steps) * (1 - done / run.steps)
   evaluated = points * run.evaluation_batches * batch
   if not config.data.synthetic:
@@ -97,27 +99,48 @@ def duration(seconds: float) -> str:
   return f'{seconds / 60:.0f} min' if seconds < 90 * 60 else f'{seconds / 3600:.1f} h'
 
 
-def of_finished(workdir: Path, place: Place) -> tuple[Speed | None, str]:
-  """The speed that finished runs had here; of a model that none had, by its FLOPs."""
+def of_finished(workdir: Path, place: Place, configs: Sequence[Config]) -> tuple[Speed | None, str]:
+  """The speed that finished runs of the same shape had here, else that of comparable ones, scaled by FLOPs.
+
+  None where a config has no comparable run: a toy model is bound by overhead, and says nothing of a large one.
+  """
   device = machine.ask_jax()
   here = f'cpu ({processor()})' if device.platform == 'cpu' else device.kind
   layout = f', {1 if place.core is not None else len(cores())} core(s)'
-  by_shape: dict[tuple, list[float]] = {}
-  flops: list[float] = []
+  finished: list[tuple[Config, float]] = []
   for run in found_runs(workdir).runs:
     result = read_result(run.directory) or {}
     measured = result.get('tokens_per_second')
     if measured and result.get('device') == here and str(result.get('layout', '')).endswith(layout):
-      by_shape.setdefault(_shape(run.config), []).append(measured)
-      flops.append(measured * _flops_per_token(run.config))
-  if not flops:
+      finished.append((run.config, measured))
+  asked = {config: _like(config, finished) for config in configs}
+  if not all(asked.values()):
     return None, ''
+  used = {position for speeds in asked.values() for position, _ in speeds}
 
   def speed(config: Config) -> float:
-    same = by_shape.get(_shape(config))
-    return statistics.median(same) if same else statistics.median(flops) / _flops_per_token(config)
+    return statistics.median(one for _, one in asked[config])
 
-  return speed, f'by the {len(flops)} finished run{"s" if len(flops) > 1 else ""} in {workdir}'
+  return speed, f'from {len(used)} finished run{"s" if len(used) > 1 else ""} in {workdir}'
+
+
+def _like(config: Config, finished: Sequence[tuple[Config, float]]) -> list[tuple[int, float]]:
+  """Which finished runs tell the speed of a config, and what each says it is, in tokens a second."""
+  same = [(number, speed) for number, (other, speed) in enumerate(finished) if _shape(other) == _shape(config)]
+  flops, batch = _flops_per_token(config), _tokens(config)
+  return same or [
+    (number, speed * _flops_per_token(other) / flops)
+    for number, (other, speed) in enumerate(finished)
+    if _near(_flops_per_token(other), flops) and _near(_flops_per_token(other) * _tokens(other), flops * batch)
+  ]
+
+
+def _near(one: float, other: float) -> bool:
+  return 1 / COMPARABLE <= one / other <= COMPARABLE
+
+
+def _tokens(config: Config) -> int:
+  return config.run.batch_size * config.data.sequence_length
 
 
 def _shape(config: Config) -> tuple:

@@ -59,12 +59,37 @@ def test_finished_runs_of_the_same_shape_say_how_fast(tmp_path):
     made_result.finish(run.directory, tokens_per_second=speed, **HERE)
   found = forecast.forecast(runs[3:], {}, ONE_CORE, tmp_path)
   assert found.seconds == pytest.approx(forecast.seconds(runs[3].config, 2000.0))
-  assert found.basis == f'by the 3 finished runs in {tmp_path}'
-  assert found.line(1, 1) == f'about {forecast.duration(found.seconds)} for 1 run ({found.basis})'
+  assert found.basis == f'from 3 finished runs in {tmp_path}'
+  assert found.line(1, 1) == (
+    f'about {forecast.duration(found.seconds)} for 1 run, compilation not included ({found.basis})'
+  )
   deep = planned(tmp_path, deep={'model.num_layers': 4}, deeper={'model.num_layers': 6})
   by_flops = forecast.forecast(deep[:1], {}, ONE_CORE, tmp_path).seconds
   ratio = deep[0].config.model.flops_per_token(64) / runs[0].config.model.flops_per_token(64)
   assert by_flops == pytest.approx(forecast.seconds(deep[0].config, 2000.0 / ratio))
+
+
+@pytest.mark.parametrize(
+  'toy',
+  [
+    {'model.num_layers': 1, 'model.d_model': 16, 'model.num_heads': 2},
+    {'model.num_layers': 8, 'data.sequence_length': 4},
+    {'model.num_layers': 8, 'run.batch_size': 1},
+    {'model.num_layers': 8, 'run.batch_size': 512},
+  ],
+)
+def test_a_run_of_quite_another_size_says_nothing(tmp_path, toy):
+  """A toy model, at a few tokens a step, once made the default experiment one of 10 hours."""
+  runs = planned(tmp_path, toy=toy, real={'model.num_layers': 8})
+  run_directory.prepare(runs[0].directory, runs[0].config)
+  made_result.finish(runs[0].directory, tokens_per_second=1000.0, **HERE)
+  found = forecast.forecast(runs[1:2], {}, ONE_CORE, tmp_path)
+  assert found.basis.startswith('rough: ')
+  assert found.seconds == pytest.approx(
+    forecast.seconds(runs[1].config, 2e9 / runs[1].config.model.flops_per_token(64))
+  )
+  mixed = forecast.forecast([runs[2], runs[1]], {}, ONE_CORE[:1], tmp_path)  # one of the two would be guessed
+  assert mixed.basis.startswith('rough: ')
 
 
 @pytest.mark.parametrize('other', [{'device': 'cpu (Another)'}, {'layout': '1 cpu device(s), 2 core(s)'}])
@@ -75,7 +100,7 @@ def test_runs_of_another_machine_say_nothing(tmp_path, other):
   found = forecast.forecast(runs[1:2], {}, ONE_CORE, tmp_path)
   flops = runs[1].config.model.flops_per_token(64)
   assert found.seconds == pytest.approx(forecast.seconds(runs[1].config, 2e9 / flops))
-  assert found.basis == 'a rough one: by half the speed of one large product here, 4 GFLOP/s'
+  assert found.basis == 'rough: assumes half the speed of a large matrix product here, 4 GFLOP/s'
 
 
 def test_a_gpu_on_which_nothing_has_finished_is_not_guessed_at(tmp_path, monkeypatch):
@@ -91,7 +116,7 @@ def test_a_dry_run_ends_with_the_time(tmp_path):
     launch.from_flags(2)(runs, sweep.unfinished(runs), Console(file=output))
   last = output.getvalue().splitlines()[-1]
   assert last.startswith('about ')
-  assert ' for 4 runs, 2 runs at a time (a rough one: ' in last
+  assert ' for 4 runs, 2 runs at a time, compilation not included (rough: ' in last
   assert list(tmp_path.iterdir()) == []
 
 
