@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 
+def pytest_make_parametrize_id(config, val, argname):
+  """Bytes have the name of their argument: gzip and zip write the time into them, and every worker its own."""
+  return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope='session', autouse=True)
 def private_cache(tmp_path_factory):
   """Keeps the user's cache out of the tests, and the tests out of the user's cache."""
