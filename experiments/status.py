@@ -1,10 +1,11 @@
-"""How the runs of an experiment do, from their files alone: also while another process, or a cluster, trains them.
+"""The state of each run of an experiment, from its files alone: also while another process or a cluster trains it.
 
 Whether a run is being trained, its lock tells. Where locks are seen on their own machine alone, as on some file systems
 of clusters, a run that trains elsewhere shows as stopped, and its last log line as young.
 """
 
 import collections
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,8 @@ from experiments.display import Display
 from experiments.found_runs import found_runs
 from experiments.plan import Run
 from experiments.slurm import job_of
-from training import locks, run_directory
+from training import locks, run_directory, stored_run
+from training.config import Config
 from training.files import Damaged
 from training.metrics_log import read_metrics
 from training.stored_run import finished_result
@@ -31,10 +33,10 @@ STATES = ('completed', 'diverged', 'failed_to_learn', 'running', 'failed', 'stop
 
 
 class Status(NamedTuple):
-  """How a run does.
+  """The state of a run.
 
   Attributes:
-    state: one of STATES; `stopped` has begun, and waits to go on.
+    state: one of STATES; `stopped` has begun, and waits to be resumed.
     step: the last that was logged; 0: none.
     loss: there.
     logged: when, in seconds since the epoch.
@@ -49,7 +51,7 @@ class Status(NamedTuple):
 
 
 def status_of(run: Run) -> Status:
-  """How a run does; a damaged file is told in its note."""
+  """The state of a run; a damaged file is told in its note."""
   log = run.directory / 'metrics.jsonl'
   damage, unread = run_directory.damage(run.directory, run.config), ''
   try:
@@ -75,12 +77,29 @@ def status_of(run: Run) -> Status:
 def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
   """Prints a line a run, how many are in which state, and what the failed ones said last; returns the exit code.
 
+  Where a directory holds another run than is asked for, it is that one's state, with a line that says so.
+
   Raises:
-    ConfigError: if a directory is another run's, or damaged.
+    ConfigError: if a directory is damaged.
   """
+  shown: list[Run] = []
+  others: list[str] = []
   for run in runs:
-    run_directory.check(run.directory, run.config, extend, reads=True)
-  return _tell({run: status_of(run) for run in runs}, console)
+    try:
+      run_directory.check(run.directory, run.config, extend, reads=True)
+      shown.append(run)
+    except run_directory.OtherRun as error:
+      stored = stored_run.read_config(run.directory)
+      if stored is None:  # a checkpoint alone says whose run it is
+        raise
+      shown.append(dataclasses.replace(run, config=Config.from_flat(stored)))
+      others.append(error.what)
+  _tell({run: status_of(run) for run in shown}, console)
+  if others:
+    more = f' (and {len(others) - 1} more like it)' if len(others) > 1 else ''
+    line = f'not what this command would train: {others[0]}{more}; shown are the runs that are there'
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+  return 0
 
 
 def show_all(workdir: Path, console: Console) -> int:
@@ -89,13 +108,13 @@ def show_all(workdir: Path, console: Console) -> int:
   if found.runs:
     _tell({run: status_of(run) for run in found.runs}, console)
   else:
-    console.print(f'{workdir} holds no run that has begun', soft_wrap=True)
+    console.print(f'no runs in {workdir} yet', markup=False, highlight=False, soft_wrap=True)
   for line in (*found.damaged, *(f'{directory}: has not begun' for directory in found.waiting)):
     console.print(line, soft_wrap=True)
   return 0
 
 
-def _tell(found: Mapping[Run, Status], console: Console) -> int:
+def _tell(found: Mapping[Run, Status], console: Console) -> None:
   console.print(_table(found, console.width))
   for run, status in found.items():
     if status.state == 'failed':
@@ -106,8 +125,7 @@ def _tell(found: Mapping[Run, Status], console: Console) -> int:
       console.print(f'{run.label}: {status.note}', markup=False, highlight=False, soft_wrap=True)
   counts = collections.Counter(status.state for status in found.values())
   told = ', '.join(f'{counts[state]} {state.replace("_", " ")}' for state in STATES if counts[state])
-  console.print(f'{len(found)} runs: {told}')
-  return 0
+  console.print(f'{len(found)} run{"s" if len(found) > 1 else ""}: {told}')
 
 
 def _is_short(status: Status) -> bool:

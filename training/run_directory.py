@@ -20,17 +20,26 @@ TUNING_POINT = re.compile(r'lr_[0-9][0-9.e+-]*(_warmup_[0-9]+)?')  # a folder of
 FAILURE = 'failure.json'  # why the run ended without a result; gone once it starts again
 
 
+class OtherRun(ConfigError):  # noqa: N818 (a state of the directory, which readers may show)
+  """A directory holds another run than the one that is asked for; `what` says in what they differ, and no remedy."""
+
+  def __init__(self, what: str, remedy: str):
+    super().__init__(f'{what}: {remedy}')
+    self.what = what
+
+
 def check(directory: Path, config: Config, extend: bool = False, reads: bool = False) -> None:
   """Checks that a run of this config may use the directory; writes nothing.
 
   Args:
     directory: of the run.
     config: of the run.
-    extend: whether a run that differs in a smaller number of steps alone may go on to more of them.
+    extend: whether a run that differs in a smaller number of steps alone may be extended to more of them.
     reads: whether the directory will only be read from, and need not be writable.
 
   Raises:
-    ConfigError: if another run's config.json is there (naming all that differs), or something else is in the way.
+    OtherRun: if another run's config.json is there, naming all that differs.
+    ConfigError: if something else is in the way.
   """
   check_place(directory)
   if not reads:
@@ -46,13 +55,12 @@ def check(directory: Path, config: Config, extend: bool = False, reads: bool = F
   if differing.keys() == {'run.steps'} and isinstance(stored.get('run.steps'), int):
     before, steps = stored['run.steps'], config.run.steps
     if steps < before:
-      raise ConfigError(f'{directory} holds a run of {before} steps, more than the {steps} asked for: {elsewhere}')
+      raise OtherRun(f'{directory} holds a run of {before} steps, more than the {steps} asked for', elsewhere)
     if not extend:
-      raise ConfigError(
-        f'{directory} holds a run of {before} steps, and {steps} are asked for: --extend takes it there, or {elsewhere}'
-      )
+      what = f'{directory} holds a run of {before} steps, and {steps} are asked for'
+      raise OtherRun(what, f'--extend takes it there, or {elsewhere}')
   elif differing:
-    raise ConfigError(f'{directory} holds another run ({"; ".join(differing.values())}): {elsewhere}')
+    raise OtherRun(f'{directory} holds another run ({"; ".join(differing.values())})', elsewhere)
 
 
 def _stored_identity(directory: Path, elsewhere: str) -> Mapping[str, Any] | None:

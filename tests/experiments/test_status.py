@@ -107,8 +107,28 @@ def test_the_flags_are_those_of_the_experiment(tmp_path, monkeypatch, capfd):
   assert list(tmp_path.iterdir()) == []
   changed = Config().replace({'run.batch_size': 7})
   run_directory.prepare(tmp_path / 'runs' / 'trial' / 'learning_rate=0.001' / 'seed_0', changed)
-  assert run_main(*sweep) == 2
-  assert 'holds another run (' in capfd.readouterr().err
+  assert run_main(*sweep) == 0  # shown, and not refused: nothing is to be written
+  output = capfd.readouterr().out
+  assert re.search(r'trial/learning_rate=0.001/seed_0 +waiting +0/300', output)
+  assert '\n4 runs: 4 waiting\n' in output
+  assert 'not what this command would train: runs/trial/learning_rate=0.001/seed_0 holds another run (' in output
+  assert 'run.batch_size is 7 there, 16 here' in output
+  assert '--workdir' not in output
+
+
+def test_runs_of_another_length_show_how_long_they_are(tmp_path, monkeypatch, capfd):
+  monkeypatch.chdir(tmp_path)
+  command = ['--norm_placement=post', '--name=trial', '--seeds=0-2']
+  for seed in (0, 1):
+    config = Config().replace(
+      {'model.norm_placement': 'post', 'run.steps': 40, 'data.seed': seed, 'run.init_seed': seed}
+    )
+    run_directory.prepare(tmp_path / 'runs' / 'custom' / 'trial' / f'seed_{seed}', config)
+  assert run_main(*command, '--status') == 0
+  output = capfd.readouterr().out
+  assert re.search(r'seed_1 +waiting +0/40\b', output)
+  assert re.search(r'seed_2 +waiting +0/300\b', output)
+  assert 'run.steps is 40 there, 300 here) (and 1 more like it); shown are the runs that are there' in output
 
 
 NAMES = [
@@ -174,4 +194,4 @@ def test_without_an_experiment_all_that_is_there_is_shown(tmp_path, monkeypatch,
 def test_an_empty_workdir_has_no_runs(tmp_path, monkeypatch, capfd):
   monkeypatch.chdir(tmp_path)
   assert run_main('--status') == 0
-  assert capfd.readouterr().out == 'runs holds no run that has begun\n'
+  assert capfd.readouterr().out == 'no runs in runs yet\n'
