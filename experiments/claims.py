@@ -146,14 +146,24 @@ def _share_initial_values(compared: Sequence[Sequence[Run]]) -> bool:
       settings['model.norm_placement'] == 'deepnorm',
     ]
     scheme += [settings['model.num_layers']] if any(scheme[1:]) else []  # the depth decides how far values are scaled
-    made_by = _code(run), (result.get('versions') or {}).get('jax')
+    versions = [change['changes'].get('version of jax') for change in result.get('environment_changed_at') or ()]
+    made_by = _code(run), (result.get('versions') or {}).get('jax'), *filter(None, versions)
     return run.config['run.init_seed'], settings['run.init_from'], settings[SOURCE], *scheme, *random, *made_by
 
   return _one_by_seed(compared, key)
 
 
-def _code(run: Run) -> str | None:
-  return (run.result.get('code') or {}).get('digest')
+def _code(run: Run) -> list[str | None]:
+  """The digests of the code that trained a run, one after the other."""
+  changes = [change for change in run.result.get('code_changed_at') or () if change['step'] < run.result['steps']]
+  last = changes[-1]['digest'] if changes else _first_of_later_changes(run)
+  return [*(change.get('before') for change in changes), last]
+
+
+def _first_of_later_changes(run: Run) -> str | None:
+  """The digest that took the last step, of a run without a change before it: one after it evaluated the run alone."""
+  later = run.result.get('code_changed_at') or ()
+  return later[0].get('before') if later else (run.result.get('code') or {}).get('digest')
 
 
 def _one_by_seed(compared: Sequence[Sequence[Run]], key: Callable[[Run], Any]) -> bool:

@@ -37,8 +37,12 @@ def settings_of(run: 'Run') -> dict[str, Any]:
   # Under a constant learning rate a run that was extended is the longer run.
   extended = [] if config['optimizer.schedule'] == 'constant' else result.get('extended_at') or []
   found[EXTENDED] = ', '.join(map(str, extended)) or 'none'
-  settings = result.get('settings')
-  return found | {f'the setting {name}': value for name, value in (settings or {}).items() if of_random_numbers(name)}
+  settings = {name: value for name, value in (result.get('settings') or {}).items() if of_random_numbers(name)}
+  for change in result.get('environment_changed_at') or ():  # of what was trained under two, both are told
+    for name, (before, now) in change['changes'].items():
+      if of_random_numbers(name) and change['step'] < result['steps']:
+        settings[name] = f'{before} up to step {change["step"]}, then {now}'
+  return found | {f'the setting {name}': value for name, value in settings.items()}
 
 
 def of_random_numbers(setting: str) -> bool:

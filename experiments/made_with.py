@@ -27,7 +27,8 @@ def made_with(run: Run) -> dict[str, str]:
 def notes(runs: ExperimentRuns) -> list[str]:
   """A line for each thing that not all runs of a comparison were made with alike, naming which had what."""
   every = {(run.variant, run.seed): made_with(run) for run in runs.runs}
-  told = [other_code(run.result for run in runs.runs), _unchecked(runs), *map(_history, runs.runs)]
+  told = [other_code(run.result for run in runs.runs), _unchecked(runs)]
+  told += [line(run) for run in runs.runs for line in (_history, _moved)]
   lines = [line for line in told if line]
   settings = _settings(runs.runs)
   for name in dict.fromkeys(name for found in every.values() for name in found):
@@ -54,6 +55,22 @@ def _history(run: Run) -> str | None:
   if steps:
     return f'{name}: the code changed at step {", ".join(steps)}, so that this run mixes two models'
   return f'{name}: was evaluated by other code than it was trained by' if changes else None
+
+
+def _moved(run: Run) -> str | None:
+  """What is said of a run that was resumed under other settings, by other versions or on another device."""
+  changes = run.result.get('environment_changed_at') or ()
+  parts = [
+    f'from step {change["step"]} on {", ".join(_moves(change["changes"]))}'
+    if change['step'] < run.result['steps']
+    else f'evaluated with {", ".join(_moves(change["changes"]))}'
+    for change in changes
+  ]
+  return f'{run.variant}, seed {run.seed}: was resumed in another environment: {"; ".join(parts)}' if parts else None
+
+
+def _moves(changes: Mapping[str, Sequence[Any]]) -> list[str]:
+  return [f'{name} {_told(now)} instead of {_told(before)}' for name, (before, now) in changes.items()]
 
 
 def _changes(run: Run) -> str:

@@ -45,6 +45,13 @@ def environment() -> dict[str, Any]:
   }
 
 
+def made_under() -> dict[str, Any]:
+  """What of `environment` may decide more than the last bits, by name: device, versions, settings of JAX."""
+  found = environment()
+  versions = {f'version of {name}': version for name, version in found['versions'].items()}
+  return {'device': found['device'], **versions, **found['settings']}
+
+
 def device() -> str:
   """The kind of the devices; of a CPU, its model: which instructions it has decides bits."""
   kind = jax.devices()[0].device_kind

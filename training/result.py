@@ -87,6 +87,7 @@ FIELDS: Mapping[str, Field] = {
   'resumed_at': Field(int, 0, null=True, required=False),
   'extended_at': Field(list, required=False),
   'code_changed_at': Field(list, required=False),
+  'environment_changed_at': Field(list, required=False),
   'layout': Field(str, required=False),
   'device': Field(str, required=False),
   'versions': Field(dict, required=False),

@@ -16,11 +16,13 @@ from training.init_from import check_source, source_params
 from training.metrics_log import NOTHING, check_mark
 from training.optimizer import make_schedule, updates_in_common
 from training.programs import Programs
+from training.provenance import made_under
 from training.result import RESULT
 from training.step import State, starting_from
 
-# Of a run's history: whose parameters it began with, and the steps at which it was given more steps or other code.
-KEPT = ('init_from', 'extended_at', 'code_changed_at')
+# Of a run's history: whose parameters it began with, and the steps at which it was given more steps, other code, or
+# another environment.
+KEPT = ('init_from', 'extended_at', 'code_changed_at', 'environment_changed_at')
 
 
 def state_to_go_on_from(
@@ -35,7 +37,8 @@ def state_to_go_on_from(
 
   Returns:
     The state; what the run's checkpoints say of it: {'run': its identity, 'log': the lines that belong to the state,
-    'code': what this process runs, and what KEPT names}; and the step it is resumed at, or None.
+    'code' and 'environment': what this process runs and under what, and what KEPT names}; and the step it is resumed
+    at, or None.
 
   Raises:
     ConfigError: if a checkpoint is another run's, naming all that differs, or there are some and none is whole.
@@ -45,8 +48,8 @@ def state_to_go_on_from(
   restored = checkpoints.restore(state, lambda about: _check(directory, about, run))
   if restored is None:
     _check_begins(directory, config)
-    about: dict[str, Any] = {'run': run, 'log': NOTHING, 'code': code()}
-    about |= {'init_from': None, 'extended_at': [], 'code_changed_at': []}
+    about: dict[str, Any] = {'run': run, 'log': NOTHING, 'code': code(), 'environment': made_under()}
+    about |= {'init_from': None, 'extended_at': [], 'code_changed_at': [], 'environment_changed_at': []}
     if config.run.init_from:
       params, about['init_from'] = source_params(config, programs.mesh)
       state = starting_from(state, params)
@@ -57,8 +60,10 @@ def state_to_go_on_from(
   changes = _code_changes(step, restored.about)
   if changes:
     note(_by_other_code(step, restored.about.get('code'), config.run.steps))
-  about = {**restored.about, 'run': run, 'code': code()}
+  about = {**restored.about, 'run': run, 'code': code(), 'environment': made_under()}
   about['code_changed_at'] = [*restored.about.get('code_changed_at', []), *changes]
+  others = _environment_changes(step, restored.about)
+  about['environment_changed_at'] = [*restored.about.get('environment_changed_at', []), *others]
   if steps_before < config.run.steps:
     note(_extended(config, restored.state, steps_before, about['extended_at']))
     about['extended_at'] = [*about['extended_at'], step]
@@ -69,6 +74,15 @@ def _code_changes(step: int, about: About) -> list[dict[str, Any]]:
   """The change of code between a checkpoint and this process, if there is one; older versions kept no digest."""
   before = about.get('code', {}).get('digest')
   return [] if before == DIGEST else [{'step': step, 'digest': DIGEST, 'before': before}]
+
+
+def _environment_changes(step: int, about: About) -> list[dict[str, Any]]:
+  """What has changed between a checkpoint and this process of what `made_under` names; older versions kept none."""
+  here = made_under()
+  before = about.get('environment', here)
+  names = [*here, *(name for name in before if name not in here)]
+  changed = {name: [before.get(name), here.get(name)] for name in names if before.get(name) != here.get(name)}
+  return [{'step': step, 'changes': changed}] if changed else []
 
 
 def _by_other_code(step: int, before: Mapping[str, Any] | None, steps: int) -> str:

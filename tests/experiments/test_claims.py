@@ -13,6 +13,7 @@ from experiments import runs, tuning
 from experiments.experiment import Experiment
 from experiments.summary import summarise
 from experiments.tuning import Point, Tuning
+from training.code_version import code
 from training.config import Config
 from training.result import read_result
 
@@ -246,3 +247,34 @@ def test_nothing_is_held_equal_by_seed_where_no_seed_is_in_common(directory):
 def test_the_order_of_the_data_is_not_claimed_of_other_code(directory):
   edit(directory, 'post_norm', range(4), result={'code': {'digest': 'b' * 64}})
   assert 'order of the data' in summary_of(directory)['not_held_equal']
+
+
+def test_a_run_that_was_begun_under_other_settings_is_told_and_not_compared(directory):
+  changes = {'jax_default_matmul_precision': ['bfloat16', None], 'version of jax': ['0.1', '0.10.2']}
+  edit(directory, 'post_norm', [2], result={'environment_changed_at': [{'step': 40, 'changes': changes}]})
+  summary = summary_of(directory)
+  assert (
+    'post_norm, seed 2: was resumed in another environment: from step 40 on jax_default_matmul_precision not set '
+    'instead of bfloat16, version of jax 0.10.2 instead of 0.1'
+  ) in summary['notes']
+  assert 'initial values' in summary['not_held_equal']
+  changes = {'jax_default_prng_impl': ['rbg', 'threefry2x32']}
+  edit(directory, 'post_norm', range(4), result={'environment_changed_at': [{'step': 40, 'changes': changes}]})
+  told = 'the setting jax_default_prng_impl is rbg up to step 40, then threefry2x32 (baseline threefry2x32)'
+  assert summary_of(directory)['variants']['post_norm']['not_comparable'] == [told]
+  edit(directory, 'post_norm', range(4), result={'environment_changed_at': [{'step': 300, 'changes': changes}]})
+  summary = summary_of(directory)
+  assert summary['variants']['post_norm']['comparison'], 'the evaluation draws nothing'
+  assert summary['notes'][-1].endswith(': evaluated with jax_default_prng_impl threefry2x32 instead of rbg')
+
+
+def test_runs_begun_by_other_code_share_nothing_that_code_decides(directory):
+  change = {'step': 40, 'digest': code()['digest'], 'before': 'b' * 64}
+  edit(directory, 'post_norm', range(4), result={'code_changed_at': [change]})
+  assert summary_of(directory)['not_held_equal'][:2] == ['order of the data', 'initial values']
+  edit(directory, 'post_norm', range(4), result={'code_changed_at': [change | {'step': 300}]})
+  assert summary_of(directory)['not_held_equal'][:2] == ['order of the data', 'initial values']
+  change = {'step': 300, 'digest': 'b' * 64, 'before': code()['digest']}
+  other = {'digest': 'b' * 64}
+  edit(directory, 'post_norm', range(4), result={'code_changed_at': [change], 'code': other})
+  assert {ORDER, VALUES} <= {*summary_of(directory)['held_equal']}

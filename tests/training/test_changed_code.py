@@ -7,6 +7,7 @@ from quick_runs import CONFIG, Stop, assert_same_run, stop_at, train
 
 from training import resume, run_directory
 from training.code_version import DIGEST, code
+from training.provenance import made_under
 from training.result import read_result
 
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
@@ -84,3 +85,16 @@ def test_one_that_is_evaluated_again_by_other_code_says_so(finished, tmp_path, m
 def test_a_run_begun_by_a_version_that_kept_no_code_says_that_it_is_not_known():
   assert resume._code_changes(12, {}) == [{'step': 12, 'digest': DIGEST, 'before': None}]
   assert 'up to step 12 by a version that did not record its code' in resume._by_other_code(12, None, 40)
+
+
+def test_a_resume_under_other_settings_is_kept_in_the_result(finished, tmp_path, monkeypatch):
+  """As under JAX_DEFAULT_PRNG_IMPL=rbg: the result names what the initial values were drawn with, too."""
+  assert finished[1]['environment_changed_at'] == []
+  with monkeypatch.context() as patch:
+    patch.setattr(resume, 'made_under', lambda: made_under() | {'jax_default_prng_impl': 'rbg', 'XLA_OLD': '1'})
+    with pytest.raises(Stop):
+      train(tmp_path, report=stop_at(15))
+  result = train(tmp_path)
+  changes = {'jax_default_prng_impl': ['rbg', 'threefry2x32'], 'XLA_OLD': ['1', None]}
+  assert result['environment_changed_at'] == [{'step': 12, 'changes': changes}]
+  assert resume._environment_changes(12, {}) == [], 'an older version did not keep it'
