@@ -26,7 +26,7 @@ def launched(monkeypatch):
   """What is handed over for training."""
   handed = []
 
-  def conduct(experiment, runs, launcher, console, command, extend, tuning, joins):
+  def conduct(experiment, runs, launcher, console, command, extend, tuning, joins, view):
     plan.check_directories(runs, extend, joins)
     handed.append((experiment, runs, tuning))
     return 0
