@@ -42,7 +42,7 @@ def load(*workdirs: str | os.PathLike) -> pd.DataFrame:
     run does not have is missing (NaN or NA).
 
   Raises:
-    ConfigError: where a directory holds no finished run, saying what to run.
+    ConfigError: where a directory holds no finished run.
   """
   if not workdirs:
     raise ConfigError("results.load needs a directory, as in results.load('runs')")
@@ -63,7 +63,7 @@ def find_runs(workdir: str | os.PathLike) -> run_files.Found:
   """
   workdir = Path(workdir)
   if not workdir.is_dir():
-    raise ConfigError(f'there is no directory {workdir}: make it with python train.py --workdir={workdir}')
+    raise ConfigError(f'there is no directory {workdir}')
   found = run_files.find(workdir)
   if not found.records:
     raise _no_runs(workdir, found)
@@ -80,7 +80,7 @@ def find_experiment_runs(experiment: str, directory: str | os.PathLike) -> run_f
 
 def _no_runs(directory: Path, found: run_files.Found) -> ConfigError:
   aside = f' ({found.left_out[0]})' if found.left_out else ''
-  return ConfigError(f'{directory} holds no finished run{aside}: make some with python train.py --workdir={directory}')
+  return ConfigError(f'{directory} holds no finished run{aside}')
 
 
 def as_table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

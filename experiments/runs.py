@@ -158,7 +158,7 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
   """Reads an experiment's directory, <workdir>/<experiment>.
 
   Raises:
-    ConfigError: where it holds no run of the declared variants, saying what to run.
+    ConfigError: where it holds no run of the declared variants.
   """
   found_files = results.find_experiment_runs(experiment.name, directory)
   records = found_files.records

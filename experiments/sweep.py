@@ -18,6 +18,7 @@ from experiments.plan import Run
 from experiments.processes import ALONE, Processes, verdict
 from training import locks, run_directory
 from training.config import ConfigError
+from training.files import SaveFailed
 
 PROJECT = Path(__file__).parent.parent
 GRACE = 10.0  # seconds
@@ -48,7 +49,10 @@ def unfinished(runs: Sequence[Run]) -> list[Run]:
 
 @contextlib.contextmanager
 def claimed(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
-  """Keeps other commands off the runs, and gives those that are extended their new number of steps.
+  """Keeps other commands off the runs.
+
+  A single run that is extended gets its new number of steps at once, since other processes that train it look; of
+  several each gets it when it is begun, so that a stopped sweep leaves the results of the rest as they were.
 
   Yields:
     What raises locks.Moved if the experiment's folder has been moved or deleted since.
@@ -57,8 +61,8 @@ def claimed(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
     ConfigError: if another process has one of them.
   """
   with locks.claimed([run.directory for run in runs]) as check:
-    for run in runs:
-      run_directory.extend_steps(run.directory, run.config)
+    if len(runs) == 1:
+      run_directory.extend_steps(runs[0].directory, runs[0].config)
     yield check
 
 
@@ -226,6 +230,10 @@ class _Sweep:
   async def _train(self, worker: asyncio.subprocess.Process, run: Run, log: Path) -> Failure | None:
     """Has a worker train a run; what went wrong, or None."""
     assert worker.stdin is not None
+    try:
+      run_directory.extend_steps(run.directory, run.config)
+    except (OSError, SaveFailed, ConfigError) as error:  # the disk may be full, or someone has changed what is there
+      return Failure(str(error), 0, in_log=False)
     events = self._events[worker]
     labels = {
       'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed, 'learning_rate_tuned': run.tuned,

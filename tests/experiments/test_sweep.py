@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import io
 import os
 import signal
@@ -7,6 +8,7 @@ import sys
 import time
 
 import jax
+import made_result
 import numpy as np
 import pytest
 from rich.console import Console
@@ -220,6 +222,20 @@ def test_a_worker_that_was_told_alone_stops_the_sweep(tmp_path, stub):
   runs = runs_of(tmp_path, 'told', 'good')
   assert 'trial/told/seed_0: stopped' in stop(runs, [Place(None, {})])
   assert not runs[1].directory.exists()
+
+
+def test_a_stopped_extension_leaves_the_results_of_the_runs_it_has_not_begun(tmp_path, stub):
+  shorter, runs = [], runs_of(tmp_path, 'told', 'good')
+  for run in runs:
+    shorter.append(dataclasses.replace(run, config=run.config.replace({'run.steps': 40})))
+    run_directory.prepare(run.directory, shorter[-1].config)
+    made_result.finish(run.directory, steps=40)
+  with sweep.claimed(runs):
+    stop(runs, [Place(None, {})])
+  assert not run_directory.is_finished(runs[0].directory, shorter[0].config)
+  assert run_directory.is_finished(runs[1].directory, shorter[1].config)
+  assert read_json(runs[1].directory / 'config.json')['run.steps'] == 40
+  assert read_json(runs[0].directory / 'config.json')['run.steps'] == 300
 
 
 def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub):
