@@ -127,7 +127,7 @@ def _between(
   if declared is None:
     allowed = {name for name in differing if name not in (TEXT, PART) and not name.startswith('the setting ')}
   synthetic = ours[0].config.get('data.task') in TASKS
-  if allowed & {*RETOKENIZES, *(['data.sequence_length'] if synthetic else [])} and 'data.paths' not in differing:
+  if allowed & {*RETOKENIZES, *(['data.sequence_length'] if synthetic else [])} and _same_text(ours[0], theirs[0]):
     differing.pop(TEXT, None)
   reasons = [
     f'{name} is {told(here)} ({reference} {told(there)})'
@@ -140,6 +140,12 @@ def _between(
     if here != there and path not in allowed:
       reasons.append(f'{path} is {_by_value(here)} ({reference} {_by_value(there)})')
   return reasons + ([] if declared is None else _undeclared(variant, runs_of, declared))
+
+
+def _same_text(one: 'Run', other: 'Run') -> bool:
+  """Whether two runs of other tokens read the same text: by its checksum or, of older versions, by its paths."""
+  checksums = [run.result.get('text_checksum') for run in (one, other)]
+  return checksums[0] == checksums[1] if all(checksums) else 'data.paths' not in _differing(one, other)
 
 
 def _undeclared(variant: str, runs_of: Mapping[str, Sequence['Run']], declared: Mapping[str, Changes]) -> list[str]:

@@ -83,6 +83,7 @@ def load(given: Sequence[str], name: str) -> ExperimentRuns:
   variants: Mapping[str, Any] = {shown[group]: {} for group in groups}
   experiment = Experiment(QUESTION, variants, name=name, seeds=tuple(sorted({run.seed for run in runs})))
   every = [{**record, 'variant': shown[group]} for group, records in groups.items() for record in records]
+  notes = [*experiment_runs.missing(experiment, every), *notes]
   baselines = Path(every[0]['directory']).parents[1]
   compared = experiment_runs.assemble(experiment, baselines, runs, every, notes, declared=False)
   names_kept = [group.variant for group, records in groups.items() for _ in records]

@@ -172,7 +172,7 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
       f'{directory} holds runs of {", ".join(others)}, none of {", ".join(order)}: '
       f'make some with python train.py --experiment={experiment.name}'
     )
-  notes = [*_missing(experiment, found), *found_files.left_out]
+  notes = [*missing(experiment, found), *found_files.left_out]
   if others:
     notes.append(f'not shown here: {", ".join(others)}')
   notes += [
@@ -266,16 +266,16 @@ def read_run(record: Mapping[str, Any], notes: list[str]) -> Run | None:
   return Run(directory, record, {**comparability.DEFAULTS, **config}, metrics)
 
 
-def _missing(experiment: Experiment, records: Iterable[Mapping[str, Any]]) -> list[str]:
+def missing(experiment: Experiment, records: Iterable[Mapping[str, Any]]) -> list[str]:
   """A line for all variants that lack the same runs; where that is every one that has any, they are not named."""
   seeds: dict[str, set[int]] = {variant: set() for variant in experiment.variants}
   for record in records:
     seeds[record['variant']].add(record['seed'])
   lacking: dict[str, list[str]] = {}
   for variant, finished in seeds.items():
-    missing = [seed for seed in experiment.seeds if seed not in finished]
-    if missing:
-      what = f'no finished run of {_seeds(missing)}' if finished else 'no finished run'
+    absent = [seed for seed in experiment.seeds if seed not in finished]
+    if absent:
+      what = f'no finished run of {_seeds(absent)}' if finished else 'no finished run'
       lacking.setdefault(what, []).append(variant)
   present = [variant for variant, finished in seeds.items() if finished]
   return [what if variants == present else f'{", ".join(variants)}: {what}' for what, variants in lacking.items()]

@@ -61,6 +61,7 @@ class Corpus:
     vocab_size: ids are below it.
     checksum: sha256 of the text (and of the tokenizer, and of the documents' ends): what decides the tokens.
     end_id: the token that marks the end of a document; None: there is none.
+    text_checksum: sha256 of the text alone, whatever its tokens.
   """
 
   tokens: np.ndarray
@@ -68,6 +69,7 @@ class Corpus:
   vocab_size: int
   checksum: str
   end_id: int | None = None
+  text_checksum: str = ''
 
   def of(self, split: Split) -> list[Segment]:
     """The segments of a split."""
@@ -95,7 +97,7 @@ def load_corpus(config: DataConfig) -> Corpus:
       'each document, or leave it out'
     )
   encoder = load_tokenizer(config.tokenizer, config.end_token) if config.tokenizer else byte_encoder(config.end_token)
-  checksum = hashlib.sha256(text).hexdigest()
+  checksum = text_checksum = hashlib.sha256(text).hexdigest()
   if encoder.checksum or config.end_token:
     marks = [config.end_token, hashlib.sha256(ends.astype('<i8').tobytes()).hexdigest()] if config.end_token else []
     checksum = hashlib.sha256(' '.join([checksum, encoder.checksum, *marks]).encode()).hexdigest()
@@ -109,7 +111,7 @@ def load_corpus(config: DataConfig) -> Corpus:
     corpus = encode_text(text, encoder, checksum, ends)
     if write_tokens(path, corpus):
       corpus = read_tokens(path, checksum) or corpus
-  return corpus
+  return dataclasses.replace(corpus, text_checksum=text_checksum)
 
 
 def split_text(num_bytes: int) -> list[Span]:

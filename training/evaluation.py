@@ -71,5 +71,6 @@ def result_of(config: Config, state: State, data: Data, scoring: Scoring) -> dic
     'test_tokens': None if test_loss is None else test.tokens,
     'test_tokens_of': test.of,
     'data_checksum': data.checksum,
+    **({'text_checksum': data.corpus.text_checksum} if data.corpus else {}),
     **({'evaluated_weights': f'ema {config.optimizer.ema:g}'} if config.optimizer.ema else {}),
   }

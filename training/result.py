@@ -79,6 +79,7 @@ FIELDS: Mapping[str, Field] = {
   'unigram_entropy': Field(float, 0, required=False),
   'learning_rate_tuned': Field(bool, required=False),
   'data_checksum': Field(str, required=False),
+  'text_checksum': Field(str, required=False),
   'train_seconds': Field(float, 0, null=True, required=False),
   'final_evaluation_tokens': Field(int, 0, required=False),
   **dict.fromkeys(('val_tokens', 'test_tokens'), Field(int, 0, strict=True, null=True, required=False)),

@@ -112,6 +112,26 @@ def test_seeds_within_one_must_agree(place):
   assert found.refused == {'mine': ('run.steps is 100 in seed 0, 30 in seed 1',)}
 
 
+def test_a_seed_that_one_has_and_another_lacks_is_told(place):
+  shutil.rmtree(place / 'runs/custom/mine/seed_1')
+  assert compare.load(['runs/block/baseline', 'runs/custom'], 'x').notes == ('mine: no finished run of seed 1',)
+
+
+@pytest.mark.parametrize(
+  ('ours', 'theirs', 'paths', 'same'),
+  [('a' * 64, 'a' * 64, 'x.txt', True), ('a' * 64, 'b' * 64, '', False), (None, 'b' * 64, '', True),
+   (None, None, 'x.txt', False)],
+)  # fmt: skip
+def test_other_tokens_are_compared_where_the_text_is_the_same(place, ours, theirs, paths, same):
+  """A text may change while its paths do not, and another tokenizer changes the checksum of the tokens either way."""
+  config = {'data.tokenizer': 'x.json', 'data.paths': paths}
+  edit(place / 'runs/custom', 'mine', [0, 1], config, {'data_checksum': 'f00d' * 16})
+  for folder, variant, text in (('block', 'baseline', ours), ('custom', 'mine', theirs)):
+    edit(place / 'runs' / folder, variant, [0, 1], result={'text_checksum': text} if text else {})
+  found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
+  assert found.refused == ({} if same else {'mine': ('the data checksum is f00df00d (baseline b2c26b87)',)})
+
+
 @pytest.mark.parametrize(
   ('groups', 'expected'),
   [

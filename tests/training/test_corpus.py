@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -179,6 +180,7 @@ def test_the_tokenizer_is_part_of_the_identity(tmp_path, tokenizer):
   path.write_bytes(path.read_bytes() + b'\n')
   second = corpus.load_corpus(config_of(tmp_path, text, tokenizer=str(path)))
   assert len({plain.checksum, first.checksum, second.checksum}) == 3
+  assert {made.text_checksum for made in (plain, first, second)} == {hashlib.sha256(text).hexdigest()}
 
 
 def test_a_tokenizer_that_does_not_know_a_word_is_refused(tmp_path):

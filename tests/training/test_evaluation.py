@@ -106,6 +106,8 @@ def test_sums_are_taken_in_double_precision():
 class Bytes:
   """What an evaluation needs of a corpus: a segment of 10 scored tokens in each split."""
 
+  text_checksum = 'c' * 64
+
   def bytes_per_token(self, split):
     return {'validation': 2.0, 'test': 4.0}[split]
 
@@ -171,12 +173,14 @@ def test_the_result_of_a_run():
     'parameters': sum(leaf.size for leaf in jax.tree.leaves(compiled()[2])),
     'flops_per_token': CONFIG.model.flops_per_token(8), 'final_evaluation_tokens': 524_288,
     'val_tokens': 10, 'val_tokens_of': 10, 'test_tokens': 10, 'test_tokens_of': 10,
+    'text_checksum': 'c' * 64,
   }  # fmt: skip
   assert {name: result[name] for name in expected} == expected
 
 
 def test_without_bytes_there_are_no_bits():
   result, _ = result_of({'validation': 1.0, 'test': 1.5})
+  assert 'text_checksum' not in result
   assert (result['val_loss'], result['val_bits_per_byte'], result['test_bits_per_byte']) == (1.0, None, None)
 
 
