@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from absl import logging
 from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from training.config import ConfigError
 from training.digests import Damaged, array_checksums, read_manifest, write_manifest
@@ -22,6 +23,9 @@ from training.step import State
 # for 20 minutes, and the process could not end.
 _CONTEXT = ocp.Context()
 _CONTEXT.asynchronous.create_directories_asynchronously = False
+# The lock of the run keeps others off its checkpoints; tensorstore's own would need a file system that has locks.
+for _defaults in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+  _defaults['file_io_locking'] = {'mode': 'none'}
 ANNOUNCE_AFTER = 30.0  # seconds of waiting for a save
 SAVE_WITHIN = 3600.0  # seconds, after which a save counts as failed: orbax's threads may never come back
 WRITERS_WITHIN = 60.0  # seconds for the other threads of a save that failed

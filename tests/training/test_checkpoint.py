@@ -34,6 +34,36 @@ def test_a_state_comes_back_to_the_bit(tmp_path, name):
     assert about == [ABOUT]
 
 
+WITHOUT_LOCKS = """
+import fcntl, sys
+from pathlib import Path
+from no_locks import forbid_locks
+from saved_states import ABOUT, assert_same, restored, shapes_of, state_of
+from training.checkpoint import Checkpoints
+forbid_locks()
+for lock in (fcntl.flock, fcntl.lockf):
+  try:
+    lock(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    sys.exit('there are locks')
+  except OSError as error:
+    print(error)
+with Checkpoints(Path(sys.argv[2]), keep=1) as checkpoints:
+  checkpoints.save(state_of(), ABOUT)
+  checkpoints.wait()
+  assert_same(restored(checkpoints, shapes_of(state_of())), state_of())
+"""
+
+
+def test_a_file_system_without_locks_keeps_checkpoints(tmp_path):
+  project, tests = Path(checkpoint.__file__).parents[1], Path(__file__).parent
+  ended = subprocess.run(
+    [sys.executable, '-c', WITHOUT_LOCKS, tmp_path / 'locked', tmp_path / 'checkpoints'],
+    env=os.environ | {'PYTHONPATH': f'{project}{os.pathsep}{tests}'}, capture_output=True, text=True,
+  )  # fmt: skip
+  assert ended.returncode == 0, ended.stderr
+  assert ended.stdout.count('Function not implemented') == 2
+
+
 def test_numbers_that_are_not_finite_come_back_too(tmp_path):
   state = jax.tree.map(lambda leaf: leaf.at[...].set(-jnp.nan) if leaf.dtype == np.float32 else leaf, state_of())
   with Checkpoints(tmp_path, keep=1) as checkpoints:
