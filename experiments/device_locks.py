@@ -39,11 +39,11 @@ def taken(kind: str, names: Sequence[str], counts: Sequence[int]) -> Iterator[li
     usable = _make_folder()
     found, uses = [], dict.fromkeys(names, 0)
     for count in counts:
-      if usable:
-        found.append(_take(kind, names, min(count, len(names)), locks))
-      else:
+      free = _take(kind, names, min(count, len(names)), locks) if usable else None
+      if free is None:
         chosen = sorted(names, key=lambda name: uses[name])[:count]  # by what this command has taken itself
-        found.append(Taken(chosen, max(uses[name] for name in chosen)))
+        free = Taken(chosen, LEVELS if usable else max(uses[name] for name in chosen))
+      found.append(free)
       for name in found[-1].names:
         uses[name] += 1
     yield found
@@ -54,7 +54,8 @@ def own_level(workers: int, devices: int) -> int:
   return math.ceil(workers / devices) - 1
 
 
-def _take(kind: str, names: Sequence[str], count: int, locks: contextlib.ExitStack) -> Taken:
+def _take(kind: str, names: Sequence[str], count: int, locks: contextlib.ExitStack) -> Taken | None:
+  """The devices of one worker; None if there are not enough that nobody has at some level."""
   chosen: list[str] = []
   for level in range(LEVELS):
     for name in names:
@@ -65,7 +66,7 @@ def _take(kind: str, names: Sequence[str], count: int, locks: contextlib.ExitSta
           chosen.append(name)
     if len(chosen) == count:
       return Taken(chosen, level)
-  return Taken([*chosen, *(name for name in names if name not in chosen)][:count], LEVELS)
+  return None
 
 
 def _make_folder() -> bool:
@@ -77,8 +78,10 @@ def _make_folder() -> bool:
   if probe is None:
     return False
   try:
-    fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except OSError:  # a file system without locks
+    fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:  # another command looks
+    return True
+  except OSError:  # a file system without locks, or one that locks only what is written to, as NFS does
     return False
   finally:
     os.close(probe)

@@ -1,6 +1,7 @@
 """Which cores and GPUs the workers of commands side by side have. A process of the tests is the other command."""
 
 import dataclasses
+import fcntl
 import importlib.metadata
 import os
 import subprocess
@@ -87,7 +88,9 @@ def test_what_somebody_has_put_in_the_folder_holds_nobody_up():
   assert cores_of(2)[0][1] == 5
 
 
-@pytest.mark.parametrize('broken', ['a file', 'a link', 'no locks', 'read-only'])
+@pytest.mark.parametrize(
+  'broken', ['a file', 'a link', 'no locks', 'read-only', 'nothing to lock unless it is open for writing']
+)
 def test_without_a_folder_of_locks_workers_are_placed_as_if_alone(broken, tmp_path, monkeypatch):
   folder = device_locks.FOLDER
   if broken == 'a file':
@@ -103,10 +106,19 @@ def test_without_a_folder_of_locks_workers_are_placed_as_if_alone(broken, tmp_pa
   else:
 
     def refuse_lock(descriptor, operation):
-      raise OSError(38, 'Function not implemented')
+      if broken == 'no locks':
+        raise OSError(38, 'Function not implemented')
+      if operation & fcntl.LOCK_EX:  # as NFS has it
+        raise OSError(9, 'Bad file descriptor')
 
     monkeypatch.setattr('fcntl.flock', refuse_lock)
   assert cores_of(6) == ([2, 3, 5, 7, 2, 3], False)
+
+
+def test_where_nobody_keeps_count_any_more_workers_are_spread_over_the_cores(monkeypatch):
+  monkeypatch.setattr(device_locks, 'LEVELS', 1)
+  with device_locks.taken('core', ['2', '3', '5', '7'], [1] * 4):
+    assert cores_of(4) == ([2, 3, 5, 7], True)
 
 
 def test_locks_are_for_all_users_whatever_the_umask():
