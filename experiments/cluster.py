@@ -58,6 +58,8 @@ def started_by_scheduler() -> Started | None:
     for name in ('gketpu', 'gcetpu'):
       if known[name].is_env_present():
         return _read(known[name], known[name].get_process_count())
+  except ConfigError:
+    raise
   except (ValueError, LookupError, OSError, RuntimeError, ImportError) as error:  # variables cut short, no metadata
     raise ConfigError(
       f'the scheduler does not say which processes run together ({type(error).__name__}: {error}): say so with '
@@ -100,8 +102,8 @@ def _read(env, count: int, port: str | None = None) -> Started | None:
 def _check_mpi(environment: Mapping[str, str], slurm_tasks: int) -> None:
   """Refuses to be one of several that were started by an MPI of which JAX knows no address."""
   for size, rank in _UNKNOWN_MPI:
-    count = environment.get(size, '1')
-    if count not in ('1', str(slurm_tasks)):
+    count = environment.get(size, '')
+    if count.isdecimal() and int(count) not in (1, slurm_tasks):
       raise ConfigError(
         f'{count} processes were started ({size}={count}), and nothing says where they meet: add '
         f'--coordinator=host:port --num_processes={count} --process_id=${rank}'
