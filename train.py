@@ -151,7 +151,8 @@ def main() -> int:
     if found and there:
       console.print(f'each run keeps its learning rate, which {found.path} chose at other settings ({there})')
   elif found and there:
-    console.print(f'all at one learning rate: {found.path} was tuned otherwise ({there})')
+    if tuned_rates.LEARNING_RATE not in changes:  # else it was asked for
+      console.print(f'all variants run at one learning rate: {found.path} was tuned at other settings ({there})')
     found = None
   elif found and tuned_rates.LEARNING_RATE not in changes:
     runs = tuned_rates.plan_tuned(chosen, scale, changes, workdir, found)
@@ -236,7 +237,7 @@ def list_experiments(console: Console) -> None:
   """Prints every experiment, its question and its variants, and what is wrong with each file that cannot be used."""
   table = Table(box=box.SIMPLE_HEAD)
   for column in ('experiment', 'question', 'variants (the first is the baseline)', 'seeds'):
-    table.add_column(column)
+    table.add_column(column, overflow='fold')  # names that differ in their last letters stay apart
   broken = list(registry.unreadable_files().values())
   for name in registry.experiment_names():
     try:

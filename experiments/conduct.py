@@ -107,7 +107,7 @@ def conduct(
 
 def show(summary: Mapping[str, Any], paths: Sequence[Path], console: Console) -> None:
   """Prints the table of a report, and where its files are."""
-  console.print(report.table(summary))
+  console.print(report.table(summary, console.width))
   for path in paths:
     console.print(_from_here(path), highlight=False, soft_wrap=True)
 

@@ -18,6 +18,8 @@ from experiments.summary import NOT_COMPARABLE, base_config, summarise
 from experiments.tuning import Tuning
 from training.files import write_atomically, write_json
 
+WITH_SIZES = 76  # columns of a terminal from which on the table has the sizes of models
+
 
 def write(
   experiment: Experiment,
@@ -87,11 +89,12 @@ def _remove_figures(folder: Path, names: Iterable[str]) -> None:
     (folder / f'{name}.{suffix}').unlink(missing_ok=True)
 
 
-def table(summary: Mapping[str, Any]) -> Table:
-  """The findings as a table for a terminal of 100 columns or a file, a sentence for each variant below it.
+def table(summary: Mapping[str, Any], width: int = 100) -> Table:
+  """The findings as a table for a terminal or a file, a sentence for each variant below it.
 
   Args:
     summary: of `write`, or summary.json as read.
+    width: in columns; a narrow one has no parameters and FLOPs (results.csv has them). Nothing is cut.
   """
   unit = summary['measure']['unit']
   view = Table(
@@ -99,11 +102,13 @@ def table(summary: Mapping[str, Any]) -> Table:
     caption=Text(_below(summary)), caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
   )  # fmt: skip
   view.add_column('variant', overflow='fold')
-  view.add_column('learned', justify='right', max_width=10)
-  view.add_column(f'{unit}{" (test)" if summary["measure"]["split"] == "test" else ""}:\nmean, each seed')
+  view.add_column('learned', justify='right', max_width=10, overflow='fold')
+  split = ' (test)' if summary['measure']['split'] == 'test' else ''
+  view.add_column(f'{unit}{split}:\nmean, each seed', overflow='fold')
   view.add_column('minus baseline\n[95% interval]', overflow='fold')
-  view.add_column('parameters,\nFLOPs a token', justify='right')
-  view.add_column('verdict')
+  if width >= WITH_SIZES:
+    view.add_column('parameters,\nFLOPs a token', justify='right', overflow='fold')
+  view.add_column('verdict', overflow='fold')
   for name, entry in summary['variants'].items():
     comparison = entry['comparison']
     cells = (
@@ -111,7 +116,7 @@ def table(summary: Mapping[str, Any]) -> Table:
       '\n'.join([learned(entry), *words.failures(entry['runs'])]),
       f'{mean(entry)}\n{" ".join(number(value, 2) for value in entry["seeds"].values())}',
       _difference(comparison),
-      f'{words.count(entry["parameters"])}\n{_flops(entry)}',
+      *([f'{words.count(entry["parameters"])}\n{_flops(entry)}'] if width >= WITH_SIZES else []),
       entry['verdict'],
     )
     view.add_row(*(Text(cell) for cell in cells))

@@ -175,11 +175,7 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
   notes = [*missing(experiment, found), *found_files.left_out]
   if others:
     notes.append(f'not shown here: {", ".join(others)}')
-  notes += [
-    f'{record["variant"]}, seed {record["seed"]}: was extended at step {", ".join(map(str, record["extended_at"]))}'
-    for record in found
-    if record.get('extended_at')
-  ]
+  notes += _extended(found)
   runs, said = without_repeated([run for record in found if (run := read_run(record, notes))])
   notes += said
   if not runs:
@@ -279,6 +275,21 @@ def missing(experiment: Experiment, records: Iterable[Mapping[str, Any]]) -> lis
       lacking.setdefault(what, []).append(variant)
   present = [variant for variant, finished in seeds.items() if finished]
   return [what if variants == present else f'{", ".join(variants)}: {what}' for what, variants in lacking.items()]
+
+
+def _extended(records: Sequence[Mapping[str, Any]]) -> list[str]:
+  """A line for all runs that were extended at the same steps: by variant and seed, unless it is all runs there are."""
+  alike: dict[str, dict[str, list[int]]] = {}
+  for record in records:
+    if record.get('extended_at'):
+      when = ', '.join(map(str, record['extended_at']))
+      alike.setdefault(when, {}).setdefault(record['variant'], []).append(record['seed'])
+  lines = []
+  for when, variants in alike.items():
+    count = sum(map(len, variants.values()))
+    whose = '; '.join(f'{variant}, {_seeds(seeds)}' for variant, seeds in variants.items())
+    lines.append(f'{"all runs" if 1 < count == len(records) else whose}: extended at step {when}')
+  return lines
 
 
 def _seeds(seeds: list[int]) -> str:

@@ -1,5 +1,6 @@
 """The command line, as a person uses it."""
 
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 from in_process import run_main
+from rich.console import Console
 
 import train
 from experiments.command_line import parse_flags
@@ -28,6 +30,15 @@ def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
   for word in ('block', 'norm_placement', 'feed_forward', 'residual', 'heads', 'initialisation', 'post_norm', 'rezero'):
     assert word in output
   assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('width', [50, 60, 80])
+def test_a_narrow_list_cuts_no_name(width):
+  """Variants that differ in their last letters would look alike."""
+  file = io.StringIO()
+  train.list_experiments(Console(file=file, width=width))
+  assert '…' not in file.getvalue()
+  assert max(map(len, file.getvalue().splitlines())) <= width
 
 
 def test_help_shows_the_flags_of_every_module():
@@ -138,7 +149,7 @@ def test_more_steps_and_another_start(tmp_path):
   directory = tmp_path / 'runs' / 'custom'
   result = json.loads((directory / 'mine' / 'seed_0' / 'result.json').read_text())
   assert (result['steps'], result['extended_at'], result['init_from']) == (20, [12], None)
-  assert 'mine, seed 0: was extended at step 12' in json.loads((directory / 'summary.json').read_text())['notes']
+  assert 'mine, seed 0: extended at step 12' in json.loads((directory / 'summary.json').read_text())['notes']
   shorter = command(*asked, '--extend', cwd=tmp_path)
   assert shorter.returncode == 2
   assert 'holds a run of 20 steps, more than the 12 asked for' in shorter.stderr

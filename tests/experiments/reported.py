@@ -14,5 +14,5 @@ def findings(experiment, directory):
 
 def printed(summary, width=100):
   file = io.StringIO()
-  Console(file=file, width=width).print(report.table(summary))
+  Console(file=file, width=width).print(report.table(summary, width))
   return file.getvalue()

@@ -5,12 +5,14 @@ import json
 import re
 
 import fake_runs
+import made_result
 import pytest
 from reported import findings, printed
 
 from experiments import report
 from experiments.experiment import Experiment
 from training.config import ConfigError
+from training.result import read_result
 
 COMMAND = 'python train.py --experiment=block --seeds=0,1,2,3,4'
 COPY = Experiment(
@@ -76,6 +78,21 @@ def test_missing_seeds_leave_the_pairs_there_are(tmp_path):
   sentence = findings(fake_runs.BLOCK, directory)['variants']['relu']['sentence']
   assert sentence.startswith('inconclusive (one seed): +0.')
   assert 'an interval needs two seeds' in sentence
+
+
+def test_runs_that_were_extended_at_the_same_step_share_a_line(tmp_path):
+  directory = fake_runs.write_experiment(tmp_path / 'block', points=3)
+  for path in sorted(directory.glob('*/seed_*')):
+    made_result.finish(path, **{**read_result(path), 'extended_at': [30]})
+  assert 'all runs: extended at step 30' in findings(fake_runs.BLOCK, directory)['notes']
+  for variant, seed, steps in (('relu', 0, []), ('relu', 2, [30, 40]), ('baseline', 1, [])):
+    path = directory / variant / f'seed_{seed}'
+    made_result.finish(path, **{**read_result(path), 'extended_at': steps})
+  notes = [note for note in findings(fake_runs.BLOCK, directory)['notes'] if 'extended' in note]
+  assert notes[0].startswith('baseline, seeds 0, 2, 3, 4; ')
+  assert 'relu, seeds 1, 3, 4' in notes[0]
+  assert notes[0].endswith(': extended at step 30')
+  assert notes[1:] == ['relu, seed 2: extended at step 30, 40']
 
 
 def test_what_all_variants_lack_is_said_once(tmp_path):

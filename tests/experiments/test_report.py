@@ -122,6 +122,17 @@ def test_table_fits_a_terminal_and_a_pipe(full, width):
     assert piece in ' '.join(text.split())
 
 
+@pytest.mark.parametrize('width', [70, 60, 48])
+def test_a_narrow_table_leaves_sizes_out_and_cuts_nothing(full, width):
+  _, _, summary = full
+  text = printed(summary, width)
+  assert max(map(len, text.splitlines())) <= width
+  assert '…' not in text
+  assert '624,192' not in text
+  for piece in ('baseline', '3.120', '+0.100', 'unstable', 'no_residual' if width == 70 else ''):
+    assert piece in text
+
+
 def test_table_keeps_rows_whole_at_100_columns(full):
   _, _, summary = full
   text = printed(summary)
@@ -135,7 +146,7 @@ def test_table_says_how_runs_failed(tmp_path):
   summary = findings(fake_runs.BLOCK, directory)
   learned = [cell.plain for cell in report.table(summary).columns[1].cells]
   assert learned == ['4/5\n1 diverged', '5/5', '3/5\n1 failed to learn\n1 diverged', '0/5\n5 failed to learn']
-  for width in (100, 80):
+  for width in (100, 80, 60):
     text = printed(summary, width)
     assert max(map(len, text.splitlines())) <= width
     assert '…' not in text

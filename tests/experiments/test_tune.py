@@ -240,7 +240,7 @@ def test_a_tuning_holds_for_the_settings_it_was_made_at(committed, conducted, tm
   assert rates_of(runs) == dict.fromkeys(VARIANTS, 4e-3)
   assert found is None
   said = ' '.join(capsys.readouterr().out.split())
-  assert 'all at one learning rate' in said
+  assert 'all variants run at one learning rate' in said
   assert 'run.steps is 300 there, 99 here' in said
 
 
