@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -130,6 +131,12 @@ def new_figure(height: float) -> Figure:
   figure = Figure(figsize=(WIDTH, height), layout='constrained')
   FigureCanvasAgg(figure)
   return figure
+
+
+def undrawn(text: str) -> str:
+  """The characters of a text that figures would show as boxes, since matplotlib's own font has none of them."""
+  font = font_manager.get_font(font_manager.findfont('DejaVu Sans'))
+  return ''.join(sign for sign in text if not font.get_char_index(ord(sign)))
 
 
 def literal(name: str) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.experiment import Experiment
+from experiments.figure_style import undrawn
 from experiments.runs import ExperimentRuns, Run
 from experiments.tuning import Tuning
 from training.config import ConfigError, check_names
@@ -32,6 +33,8 @@ def parse(given: Sequence[str], variants: Iterable[str]) -> dict[str, str]:
     label = text.removeprefix(f'{whose}=').strip()
     if not label or len(label) > LONGEST or not label.isprintable() or set('$\\') & set(label):
       raise ConfigError(f'--labels: {text!r}: a label has 1 to {LONGEST} printable characters, none of them $ or \\')
+    if missing := undrawn(label):
+      raise ConfigError(f'--labels: {text!r}: the font of the figures has no {missing[0]!r}: write it otherwise')
     labels[str(whose)] = label
   shown = [labels.get(name, name) for name in variants]
   twice = next((label for label in shown if shown.count(label) > 1), None)

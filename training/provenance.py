@@ -99,7 +99,7 @@ def note_environment(directory: Path, data_checksum: str, resumed: bool) -> str 
   if before is None:
     return lost
   changed = [text for name, value in here.items() if name in before for text in _changes(name, before[name], value)]
-  return f'resumed in another environment, so the last bits may differ ({", ".join(changed)})' if changed else None
+  return f'resumed in another environment, so its numbers may differ ({", ".join(changed)})' if changed else None
 
 
 def notes_on_run(directory: Path) -> list[str]:

@@ -188,6 +188,7 @@ def test_labels_are_read():
   }  # fmt: skip
   for wrong, says in (
     ('baseline', 'cannot read'), ('base=x', "did you mean 'baseline'"), ('baseline=', 'printable'),
+    ('baseline=\u540e', 'the font of the figures has no'),
     ('baseline=a\nb', 'printable'), ('baseline=$x$', 'printable'), ('baseline=norm_placement=pre', 'two variants'),
   ):  # fmt: skip
     with pytest.raises(ConfigError, match=says):
