@@ -33,7 +33,6 @@ from experiments import output, signals
 
 if __name__ == '__main__':
   output.outlive_readers('train.py')  # a closed terminal sends SIGHUP, and takes no more text
-  signals.leave_when_told()  # before the imports below, which take a second
   start_up.check_jax('train.py', trains_here=not {'--launcher=slurm', '-launcher=slurm', 'slurm'} & {*sys.argv})
 
 from absl import app, flags
@@ -268,4 +267,5 @@ def run_main(argv: list[str]) -> int:
 
 
 if __name__ == '__main__':
+  signals.leave_when_told()
   app.run(run_main, flags_parser=functools.partial(parse_flags, 'train.py'))

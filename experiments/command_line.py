@@ -8,7 +8,7 @@ from collections.abc import Callable
 from absl import app, flags, logging
 from rich.console import Console
 
-from experiments import help_text
+from experiments import help_text, signals
 from experiments.hints import flag_hint
 from experiments.output import outlive_readers
 from training.cache import keep_compiled_programs
@@ -64,6 +64,7 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
   def guarded(argv: list[str]) -> int:
     del argv
     outlive_readers(name)
+    signals.interrupt_when_told()
     logging.set_verbosity(logging.WARNING)  # JAX tells of every backend it does not find
     keep_compiled_programs()
     try:

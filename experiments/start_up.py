@@ -72,6 +72,9 @@ def prepare(command: str) -> None:
   open_closed_streams()
   if sys.platform not in SYSTEMS:
     _leave(command, 'BlockLab runs on Linux and macOS; on Windows use WSL2')
+  from experiments import signals  # of which Windows has not all
+
+  signals.leave_at_once(command)
   for line in [*unset_harmful(os.environ), *keep_caches_somewhere(os.environ)]:
     print(f'{command}: {line}', file=sys.stderr)
   from training.host import cores

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
@@ -77,3 +79,32 @@ def test_a_command_that_starts_as_its_terminal_closes_leaves_in_order():
 def test_under_nohup_it_does_not_leave():
   program = 'import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)' + STARTS
   assert subprocess.run([sys.executable, '-c', program], cwd=PROJECT, timeout=60).returncode == 0
+
+
+IMPORTS = """
+import os, signal, sys
+from experiments import start_up
+start_up.prepare(sys.argv[1])
+try:
+  os.kill(os.getpid(), signal.SIGINT)  # as an extension module is initialised
+except BaseException:
+  raise ImportError('its initialisation failed') from None
+print('imported')
+"""
+
+
+@pytest.mark.parametrize(('command', 'code'), [('train.py', 75), ('experiments.inspect_gradients', 130)])
+def test_an_interrupt_while_modules_are_imported_is_one_line(command, code):
+  ended = subprocess.run([sys.executable, '-c', IMPORTS, command], cwd=PROJECT, capture_output=True, text=True)
+  assert ended.returncode == code
+  assert ended.stdout == ''
+  assert ended.stderr.startswith(f'{command}: stopped')
+  assert ended.stderr.count('\n') == 1
+
+
+def test_an_interrupt_that_is_ignored_ends_no_command_that_cannot_resume():
+  program = 'import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)' + IMPORTS
+  ended = subprocess.run(
+    [sys.executable, '-c', program, 'experiments.reproduce'], cwd=PROJECT, capture_output=True, text=True
+  )
+  assert (ended.returncode, ended.stdout) == (0, 'imported\n')
