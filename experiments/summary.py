@@ -55,6 +55,7 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
       *runs.notes,
       *_measured_on(runs),
       *_apart_curves(runs),
+      *_dropped(runs),
       *made_with.notes(runs),
       *(chosen['warnings'] if chosen else ()),
     ],
@@ -91,6 +92,15 @@ def _apart_curves(runs: ExperimentRuns) -> list[str]:
     f'{made_with.named(runs, own)} {sequences} sequences of {length}' for (sequences, length), own in parts.items()
   )
   return [f'validation curves are of different parts of the split, and do not compare ({told})']
+
+
+def _dropped(runs: ExperimentRuns) -> list[str]:
+  """A line for each run with run.on_nonfinite=skip that took fewer updates than it has steps."""
+  return [
+    f'{run.variant}, seed {run.seed}: {dropped} of {run.result["steps"]} updates were not finite, and dropped'
+    for run in runs.runs
+    if (dropped := run.result.get('dropped_updates'))
+  ]
 
 
 def _describe_tuning(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:

@@ -70,6 +70,7 @@ def result_of(config: Config, state: State, data: Data, scoring: Scoring) -> dic
     'val_tokens_of': validation.of,
     'test_tokens': None if test_loss is None else test.tokens,
     'test_tokens_of': test.of,
+    **({'dropped_updates': steps - int(state.optimizer[-1].count)} if config.run.on_nonfinite == 'skip' else {}),
     'data_checksum': data.checksum,
     **({'text_checksum': data.corpus.text_checksum} if data.corpus else {}),
     **({'evaluated_weights': f'ema {config.optimizer.ema:g}'} if config.optimizer.ema else {}),

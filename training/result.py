@@ -78,6 +78,7 @@ FIELDS: Mapping[str, Field] = {
   'test_loss': dataclasses.replace(_LOSS, required=False),
   'unigram_entropy': Field(float, 0, required=False),
   'learning_rate_tuned': Field(bool, required=False),
+  'dropped_updates': Field(int, 0, required=False),
   'data_checksum': Field(str, required=False),
   'text_checksum': Field(str, required=False),
   'train_seconds': Field(float, 0, null=True, required=False),

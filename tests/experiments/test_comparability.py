@@ -268,3 +268,11 @@ def test_a_run_whose_log_is_damaged_is_missing_from_the_curves_alone(directory):
   assert any(note.endswith('; until then it is in no curve and no mean of curves') for note in summary['notes'])
   assert summary['variants']['post_norm']['comparison']['n'] == 4
   assert summary['variants']['post_norm']['token_multiplier'] is None
+
+
+def test_updates_that_were_dropped_are_told(directory):
+  for variant in TWO.variants:
+    edit(directory, variant, range(4), {'run.on_nonfinite': 'skip'}, {'dropped_updates': 0})
+  assert not [note for note in findings(TWO, directory)['notes'] if 'dropped' in note]
+  edit(directory, 'post_norm', [2], result={'dropped_updates': 40})
+  assert 'post_norm, seed 2: 40 of 300 updates were not finite, and dropped' in findings(TWO, directory)['notes']

@@ -4,6 +4,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import model
@@ -154,6 +155,16 @@ def result_of(losses: dict[str, float], nonfinite: int = 0, corpus=None, steps: 
   scoring = scoring_with(lambda params, batch: (jnp.float32(next(losses_in_turn)), jnp.float32(1)))
   state = State(jnp.int32(steps), None, None, jnp.uint32(0), jnp.int32(nonfinite), jnp.int32(0))
   return evaluation.result_of(CONFIG, state, data_of(validation, test, corpus), scoring), validation
+
+
+def test_a_run_that_drops_updates_says_how_many():
+  config = CONFIG.replace({'run.on_nonfinite': 'skip'})
+  updates = (None, optax.ScaleByScheduleState(jnp.int32(70)))
+  state = State(jnp.int32(77), None, updates, jnp.uint32(0), jnp.int32(3), jnp.int32(0))
+  scoring = scoring_with(lambda params, batch: (jnp.float32(1), jnp.float32(1)))
+  result = evaluation.result_of(config, state, data_of(Sequences(50), Sequences(60)), scoring)
+  assert (result['dropped_updates'], result['status']) == (7, 'completed')
+  assert 'dropped_updates' not in result_of({'validation': 1.0, 'test': 1.0})[0]
 
 
 def entropy_by_hand(source: Sequences) -> float:
