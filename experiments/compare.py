@@ -16,7 +16,7 @@ from training.files import clear_unfinished
 from training.locks import REPORT_WITHIN, locked
 
 FOLDER = 'compare'
-QUESTION = 'How do runs that were trained apart compare?'
+QUESTION = 'How do these runs compare?'
 
 
 class Group(NamedTuple):

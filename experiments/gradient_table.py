@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from experiments import statistics
@@ -11,61 +12,87 @@ from experiments.gradients import Measured
 from experiments.table import new_table
 from training.measures import SUBLAYERS
 
-WIDE, NARROW = 16, 10  # characters of a bar
+BARS = (16, 10, 6, 0)  # characters of a bar, the longest that the terminal takes
+PATHS = ('skip', 'branch', 'cosine', 'gain')
 EIGHTHS = ' ▏▎▍▌▋▊▉█'
 LOGARITHMIC = 20  # times: beyond this range a bar shows the logarithm
 LAST_KERNEL = 'grad_norm/feed_forward/down'
 
 
-def by_sublayer(measured: Sequence[Measured]) -> Table:
-  """One row a sublayer; for each subject its norms, a bar of the total, the cosine and the gain."""
-  detailed = len(measured) == 1  # side by side there is less room
+def by_sublayer(measured: Sequence[Measured], width: int = 100) -> Table:
+  """One row a sublayer; for each subject its norms, a bar of the total, the cosine and the gain.
+
+  In so many columns: where they are too few, first the bars get shorter, then the two paths are left out.
+  """
+  layouts = [(bar, PATHS) for bar in BARS] + [(0, ('cosine', 'gain'))]
+  if len(measured) > 1:
+    layouts = [(bar, ('cosine',)) for bar in BARS[1:]]
+  return _first_that_fits([_by_sublayer(measured, *layout) for layout in layouts], width)
+
+
+def _first_that_fits(views: Sequence[Table], width: int) -> Table:
+  console = Console(width=1000)
+  return next((view for view in views if console.measure(view).maximum <= width), views[-1])
+
+
+def _by_sublayer(measured: Sequence[Measured], bars: int, names: Sequence[str]) -> Table:
+  """The table with bars of this length, and these columns beside the total."""
   totals = np.concatenate([[*one.mean('total').ravel(), float(one.mean('output'))] for one in measured])
   low, high = float(totals.min()), float(totals.max())
   scale = f'; bars: logarithm, {low:.2g} to {high:.2g}' if _logarithmic(low, high) else ''
   batches = len(measured[0].samples['loss'])
+  gain = '; gain: the total over that at the output of the sublayer' if 'gain' in names else ''
   losses = '; '.join(f'{one.label}: {number(one.mean("loss"), one.half_width("loss"))}' for one in measured)
   view = new_table(
     f'gradient in the stream at the input of each sublayer, nats a unit{scale}',
     caption='norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens, so they do not depend on the batch; '
-    f'±: 95% interval over {batches} batches; cosine: between the skip and the branch part; '
-    f'gain: the total over that at the output of the sublayer\nloss in nats a token: {losses}',
+    f'±: 95% interval over {batches} batches; cosine: between the skip and the branch part{gain}'
+    f'\nloss in nats a token: {losses}',
   )
-  view.add_column('layer', justify='right')
-  view.add_column('sublayer', no_wrap=True)
+  view.add_column('layer', justify='right', overflow='fold')
+  view.add_column('sublayer', overflow='fold')
   for one in measured:
-    view.add_column(one.label.replace(', ', '\n') + '\ntotal', justify='right', no_wrap=True)
-    view.add_column('', no_wrap=True)
-    for name in ('skip', 'branch', 'cosine', 'gain') if detailed else ('cosine',):
-      view.add_column(name, justify='right', no_wrap=True)
+    view.add_column(one.label.replace(', ', '\n') + '\ntotal', justify='right', overflow='fold')
+    if bars:
+      view.add_column('', no_wrap=True)
+    for name in names:
+      view.add_column(name, justify='right', overflow='fold')
   for layer in range(max(one.layers for one in measured)):
     for k, sublayer in enumerate(SUBLAYERS):
-      cells = [cell for one in measured for cell in _sublayer_cells(one, layer, k, low, high, detailed)]
+      cells = [cell for one in measured for cell in _sublayer_cells(one, layer, k, low, high, bars, names)]
       view.add_row('' if k else str(layer), sublayer, *cells)
   cells = []
   for one in measured:
     output, half = float(one.mean('output')), float(one.half_width('output'))
-    cells += _total_cells(output, half, low, high, detailed) + [''] * (4 if detailed else 1)
+    cells += [*_total_cells(output, half, low, high, bars, names), *([''] * len(names))]
   view.add_row('', 'output', *cells)
   return view
 
 
-def _sublayer_cells(one: Measured, layer: int, k: int, low: float, high: float, detailed: bool) -> list[str]:
+def _sublayer_cells(
+  one: Measured, layer: int, k: int, low: float, high: float, bars: int, names: Sequence[str]
+) -> list[str]:
   if layer >= one.layers:
-    return [''] * (6 if detailed else 3)
-  total = _total_cells(one.mean('total')[layer, k], one.half_width('total')[layer, k], low, high, detailed)
-  skip, branch, cosine, gain = (one.mean(name)[layer, k] for name in ('skip', 'branch', 'cosine', 'gain'))
-  if not detailed:
-    return [*total, f'{cosine:+.2f}']
-  return [*total, number(skip), number(branch), f'{cosine:+.2f}', number(gain)]
+    return [''] * (1 + bool(bars) + len(names))
+  total = _total_cells(one.mean('total')[layer, k], one.half_width('total')[layer, k], low, high, bars, names)
+  values = {name: one.mean(name)[layer, k] for name in names}
+  return [*total, *(f'{value:+.2f}' if name == 'cosine' else number(value) for name, value in values.items())]
 
 
-def _total_cells(value: float, half: float, low: float, high: float, detailed: bool) -> list[str]:
-  return [number(value, half if detailed else None), bar(value, low, high, WIDE if detailed else NARROW)]
+def _total_cells(value: float, half: float, low: float, high: float, bars: int, names: Sequence[str]) -> list[str]:
+  total = number(value, half if 'gain' in names else None)  # side by side there is no space for the interval
+  return [total, bar(value, low, high, bars)] if bars else [total]
 
 
-def by_depth(measured: Sequence[Measured]) -> Table:
-  """One row a depth: the gradient at both ends of the stack, and of the last feed-forward's output kernel."""
+def by_depth(measured: Sequence[Measured], width: int = 100) -> Table:
+  """One row a depth: the gradient at both ends of the stack, and of the last feed-forward's output kernel.
+
+  In so many columns: where they are too few, the bars get shorter.
+  """
+  return _first_that_fits([_by_depth(measured, bars) for bars in BARS], width)
+
+
+def _by_depth(measured: Sequence[Measured], bars: int) -> Table:
   last = [one.mean(LAST_KERNEL)[-1] for one in measured]
   view = new_table(
     f'{measured[0].subject.name}: gradients at the initial values, by depth',
@@ -73,9 +100,11 @@ def by_depth(measured: Sequence[Measured]) -> Table:
     f'batch, then its Frobenius norm; ±: 95% interval over {len(measured[0].samples["loss"])} batches, '
     f'each with initial values of its own\n{exponent_words(measured)}',
   )
-  view.add_column('layers', justify='right')
-  for name in ('stream, first layer', 'stream, output', 'first over output', 'last feed-forward kernel', ''):
-    view.add_column(name, justify='right' if name else 'left')
+  view.add_column('layers', justify='right', overflow='fold')
+  for name in ('stream,\nfirst layer', 'stream,\noutput', 'first over\noutput', 'last feed-\nforward\nkernel'):
+    view.add_column(name, justify='right', overflow='fold')
+  if bars:
+    view.add_column('', no_wrap=True)
   for one in measured:
     first, output = one.samples['total'][:, 0, 0], one.samples['output']
     view.add_row(
@@ -84,7 +113,7 @@ def by_depth(measured: Sequence[Measured]) -> Table:
       number(output.mean(), statistics.half_width(output)),
       number((first / output).mean(), statistics.half_width(first / output)),
       number(one.mean(LAST_KERNEL)[-1], one.half_width(LAST_KERNEL)[-1]),
-      bar(one.mean(LAST_KERNEL)[-1], min(last), max(last), WIDE),
+      *([bar(one.mean(LAST_KERNEL)[-1], min(last), max(last), bars)] if bars else []),
     )
   return view
 

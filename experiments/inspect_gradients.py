@@ -75,7 +75,7 @@ def main(console: Console) -> int:
       measured += found
       if left_out:
         console.print(f'left out: {left_out}', soft_wrap=True)
-  for table in _tables(measured):
+  for table in _tables(measured, console.width):
     console.print(table)
   pictures = gradient_figures.draw_all(measured)
   for directory in directories:
@@ -145,13 +145,13 @@ def _depths() -> list[int]:
   return depths
 
 
-def _tables(measured: Sequence[Measured]):
+def _tables(measured: Sequence[Measured], width: int):
   if DEPTHS.value:
-    return [gradient_table.by_depth(measured)]
+    return [gradient_table.by_depth(measured, width)]
   latest = list({one.subject.name: one for one in measured}.values())  # the last step of each
   if COMPARE.value:
-    return [gradient_table.by_sublayer(latest[k : k + 2]) for k in range(0, len(latest), 2)]
-  return [gradient_table.by_sublayer([one]) for one in (measured if STEP.value == 'all' else latest)]
+    return [gradient_table.by_sublayer(latest[k : k + 2], width) for k in range(0, len(latest), 2)]
+  return [gradient_table.by_sublayer([one], width) for one in (measured if STEP.value == 'all' else latest)]
 
 
 def _write(

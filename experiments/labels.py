@@ -28,7 +28,10 @@ def parse(given: Sequence[str], variants: Iterable[str]) -> dict[str, str]:
     if whose is None:
       name, separator, _ = text.partition('=')
       if not separator:
-        raise ConfigError(f'--labels: cannot read {text!r}; write variant=label, as in post_norm=Post-LN')
+        raise ConfigError(
+          f'--labels: cannot read {text!r}; write variant=label, as in post_norm=Post-LN; quote '
+          'one that has a comma in it, as in --labels=\'"post_norm=Post-LN, tuned"\''
+        )
       check_names([name], variants, 'variant in --labels')
     label = text.removeprefix(f'{whose}=').strip()
     if not label or len(label) > LONGEST or not label.isprintable() or set('$\\') & set(label):

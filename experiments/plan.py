@@ -130,7 +130,7 @@ def custom_experiment(changes: Changes, name: str) -> Experiment:
   """The experiment `custom`: one variant, named by --name or by what was changed."""
   name = name or name_of(changes)
   check_variant_name(name)
-  return Experiment(name='custom', question='How does this one do?', variants={name: dict(changes)}, seeds=(0,))
+  return Experiment(name='custom', question='How does this variant do?', variants={name: dict(changes)}, seeds=(0,))
 
 
 def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:

@@ -84,7 +84,7 @@ def with_other_checkpoints(run: Path) -> None:
     (lambda run: in_its_place(run / 'config.json', True), [], 'config.json cannot be read: Is a directory'),
     (lambda run: as_another_version(run, **{'model.d_ff': 7}), [], 'model.d_ff is 7 there, 0 here'),
     (lambda run: as_another_version(run, **{'model.new': 7}), [], 'model.new is 7 there, None here'),
-    (lambda run: begun_on(run, 'x'), [], 'was begun on another text'),
+    (lambda run: begun_on(run, 'x'), [], 'was trained on other text'),
     (lambda run: (run / 'metrics.jsonl').unlink(), [], 'none is whole; restore'),
     (lambda run: (run / 'metrics.jsonl').write_text('x' * 999), [], 'metrics.jsonl has changed in its first'),
     (lambda run: in_its_place(run / 'metrics.jsonl', True), [], 'metrics.jsonl is a folder, and a file is needed'),

@@ -101,7 +101,9 @@ def check_writable(directory: Path) -> None:
 def check_text(directory: Path, data_checksum: str) -> None:
   """Raises ConfigError if the run in the directory was begun on other data than these."""
   if stored_run.data_checksum(directory) not in (None, data_checksum):
-    raise ConfigError(f'{directory} was begun on another text, which has changed since: choose another --workdir')
+    raise ConfigError(
+      f'{directory} was trained on other text than there is now: restore that text, or choose another --workdir'
+    )
 
 
 class Failure(NamedTuple):

@@ -12,8 +12,8 @@ from experiments import gradient_table
 from experiments.gradient_table import bar, exponent, number
 
 
-def printed(table) -> str:
-  console = Console(width=100, file=io.StringIO())
+def printed(table, width: int = 100) -> str:
+  console = Console(width=width, file=io.StringIO())
   console.print(table)
   return console.file.getvalue()
 
@@ -73,6 +73,25 @@ def test_the_table_of_two_side_by_side():
   assert '…' not in text
   assert 'baseline' in text
   assert 'post_norm' in text
+
+
+@pytest.mark.parametrize('width', [100, 80, 60, 50])
+def test_a_narrow_terminal_cuts_no_number(width):
+  """Bars get shorter, and then the two paths are left out."""
+  one, other = fake_gradients.measured(2, name='baseline'), fake_gradients.measured(3, name='post_norm')
+  for table in (
+    gradient_table.by_sublayer([one], width),
+    gradient_table.by_sublayer([one, other], width),
+    gradient_table.by_depth([one, other], width),
+  ):
+    text = printed(table, width)
+    assert '…' not in text
+    assert max(map(len, text.splitlines())) <= width
+  text = printed(gradient_table.by_sublayer([one], width), width)
+  for value in (one.mean('total')[1, 0], one.mean('gain')[1, 0]):
+    assert f' {number(value)}' in text
+  assert ('skip  ' in text) == (width > 60)
+  assert ('█' in text) == (width > 60)
 
 
 def test_the_table_of_depths():

@@ -152,7 +152,7 @@ def test_the_text_that_a_run_was_begun_on_is_known_by_its_result(finished, tmp_p
   shutil.copytree(finished[0], run)
   (run / 'environment.json').write_text('{"data_checksum": "another"}')
   run_directory.check_text(run, finished[1]['data_checksum'])
-  with pytest.raises(ConfigError, match='was begun on another text'):
+  with pytest.raises(ConfigError, match='was trained on other text'):
     run_directory.check_text(run, 'another')
 
 

@@ -191,7 +191,7 @@ def test_a_text_that_changed_is_noticed(tmp_path):
   run_directory.check_text(tmp_path, 'one')
   note_environment(tmp_path, 'one', resumed=False)
   run_directory.check_text(tmp_path, 'one')
-  with pytest.raises(ConfigError, match='begun on another text'):
+  with pytest.raises(ConfigError, match='trained on other text'):
     run_directory.check_text(tmp_path, 'two')
 
 
