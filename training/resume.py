@@ -66,7 +66,8 @@ def state_to_go_on_from(
   about['environment_changed_at'] = [*restored.about.get('environment_changed_at', []), *others]
   if steps_before < config.run.steps:
     note(_extended(config, restored.state, steps_before, about['extended_at']))
-    about['extended_at'] = [*about['extended_at'], step]
+    if config.optimizer.schedule == 'constant' or not _is_the_longer_run(config, restored.state, steps_before, about):
+      about['extended_at'] = [*about['extended_at'], step]
   return restored.state, about, step
 
 
@@ -122,6 +123,12 @@ def _check(directory: Path, about: About, run: Mapping[str, Any]) -> None:
     shown = '; '.join(differing.values())
     raise ConfigError(f'{directory} holds a checkpoint of another run ({shown}): choose another --workdir')
   check_mark(directory / 'metrics.jsonl', about['log'])
+
+
+def _is_the_longer_run(config: Config, state: State, steps_before: int, about: About) -> bool:
+  """Whether all learning rates so far are those of a run that had these steps from its start."""
+  updates = int(state.optimizer[-1].count)
+  return updates <= updates_in_common(config.optimizer, steps_before) and not about['extended_at']
 
 
 def _extended(config: Config, state: State, steps_before: int, extended_at: Sequence[int]) -> str:

@@ -152,9 +152,10 @@ def test_more_steps_before_the_schedule_depends_on_them_are_nothing_special(tmp_
   config = CONFIG.replace(changes)
   longer = config.replace({'run.steps': 80})
   run = made_run.make_run(tmp_path, config, DATA)
-  (first,) = start(run, longer)[-1]
+  _, about, _, (first,) = start(run, longer)
   assert note in first
   assert first.endswith('so this is a run of 80 steps like any other') == ('agree only' not in note)
+  assert about['extended_at'] == ([36] if 'agree only' in note else []), 'a report compares it with others'
 
 
 def test_a_run_that_was_extended_before_is_never_called_a_run_like_any_other():
