@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from experiments import runs as experiment_runs
+from experiments import words
 from experiments.figure_style import (
   GREY,
   Label,
@@ -28,6 +29,7 @@ from experiments.time_figure import loss_over_time
 from experiments.tuning import Tuning
 from experiments.tuning_figure import final_loss_by_learning_rate
 
+LONGEST_IN_LEGEND = 48  # characters
 NAMES = (
   'final_loss_by_learning_rate', 'final_loss_by_variant', 'loss_curves', 'loss_over_time', 'stream_gradient_by_layer',
 )  # fmt: skip
@@ -95,8 +97,11 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
   drawn = [run for run in drawn if len(stream_gradient(run, 0))]
   if not drawn:
     return Picture(name, title, 'Not drawn: no stream gradient was logged (inspect.level=off).', None)
-  columns = min(4, int(76 / (7 + max(map(len, summary['variants'])))) or 1)
-  figure = new_figure(2.75 + 0.2 * math.ceil(len(summary['variants']) / columns))
+  labels = {variant: _in_a_legend(variant) for variant in summary['variants']}
+  lines = [line for label in labels.values() for line in label.splitlines()]
+  columns = min(4, int(76 / (7 + max(map(len, lines)))) or 1)
+  rows, tallest = math.ceil(len(labels) / columns), max(label.count('\n') + 1 for label in labels.values())
+  figure = new_figure(2.75 + (0.2 + 0.14 * (tallest - 1)) * rows)
   styles = variant_styles(runs.experiment)
   both = figure.subplots(1, 2, sharey=True)
   hidden, layers = 0, max(run.config['model.num_layers'] for run in drawn)
@@ -108,7 +113,7 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
       hidden += sum(int((gradient == 0).sum()) for _, gradient in gradients)
       _draw_gradients(axes, variant, gradients, styles[variant], when == -1, apart=variant in runs.refused)
   both[0].set_ylabel('stream gradient\n(nats a unit, norm over tokens)')
-  names = [Line2D([], [], lw=1.5, label=variant, **styles[variant].line) for variant in summary['variants']]
+  names = [Line2D([], [], lw=1.5, label=label, **styles[variant].line) for variant, label in labels.items()]
   figure.legend(handles=names, loc='outside lower center', ncols=columns, handlelength=1.8)
   caption = (
     'Norm of the gradient of the loss with respect to the residual stream, where each attention (whole numbers) and '
@@ -125,6 +130,11 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
       'or whose square is below the smallest float32.'
     )
   return Picture(name, title, caption + apart_told(runs), figure)
+
+
+def _in_a_legend(variant: str) -> str:
+  """A variant's name, in lines if a figure is not wide enough for it."""
+  return variant if len(variant) <= LONGEST_IN_LEGEND else words.broken(variant)
 
 
 def _limit_heights(axes: Axes, drawn: list[tuple[Run, pd.Series]]) -> None:

@@ -29,12 +29,14 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> Picture:
   variants = list(summary['variants'])
   styles = variant_styles(runs.experiment)
   compared = any(entry['comparison'] for entry in summary['variants'].values())
-  figure = new_figure(1.25 + 0.3 * len(variants))
+  names = [runs.label(variant, between='\n') for variant in variants]
+  lines = max(name.count('\n') + 1 for name in names)
+  figure = new_figure(1.25 + max(0.3, 0.13 * lines + 0.03) * len(variants))
   panels = figure.subplots(1, 2 if compared else 1, sharey=True, squeeze=False, width_ratios=[1.15, 1][: 1 + compared])
   left, rows = panels[0][0], {variant: row for row, variant in enumerate(variants)}
   for variant, row in rows.items():
     _draw_finals(left, runs.of(variant), summary['variants'][variant], row, styles[variant], runs)
-  left.set_yticks(list(rows.values()), [runs.label(variant, between='\n') for variant in variants])
+  left.set_yticks(list(rows.values()), names)
   left.set(xlabel=f'final {runs.measure.split} loss\n({unit})', ylim=(len(variants) - 0.4, -0.6))
   left.grid(visible=False, axis='y')
   left.margins(x=0.06)

@@ -1,14 +1,18 @@
 """Numbers and verdicts as a person reads them."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.statistics import Comparison
 
+LONGEST_LINE = 28  # characters
+
 
 def broken(variant: str) -> str:
-  """A variant's name, a line for each of the changes that a grid joins by +."""
-  return variant.replace('+', '\n+')
+  """A variant's name, a line for each of the changes that a grid joins by +, and none too long for a figure."""
+  parts = variant.replace('+', '\n+').split('\n')
+  return '\n'.join(line for part in parts for line in textwrap.wrap(part, LONGEST_LINE, break_on_hyphens=False))
 
 
 def short(value: float) -> str:

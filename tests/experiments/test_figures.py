@@ -155,6 +155,29 @@ def test_a_dozen_variants_are_told_apart_and_the_baseline_is_black():
   assert len({(style.colour, style.dashes) for style in styles.values()}) == 12
 
 
+@pytest.mark.parametrize(
+  'name',
+  ['num_layers=1+d_model=16+num_heads=2+sequence_length=16+warmup_steps=2+steps=20+evaluations=2+data=2', 'x' * 80],
+)
+def test_a_long_name_is_whole_in_every_figure(tmp_path, name):
+  found, findings = prepare(
+    tmp_path, experiment=Experiment(name='custom', question='?', variants={name: {}}), levels={name: 3.0}, points=4
+  )
+  pictures = {picture.name: picture.figure for picture in figures.draw_all(found, findings)}
+  gradients, losses = pictures['stream_gradient_by_layer'], pictures['final_loss_by_variant']
+  for figure in (gradients, losses):
+    figure.draw_without_rendering()
+  for text in gradients.legends[0].get_texts():
+    box = text.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= gradients.bbox.width
+    assert ''.join(text.get_text().split()) == name
+  if '+' in name:
+    label = losses.axes[0].get_yticklabels()[0].get_window_extent()
+    assert label.y0 >= 0
+    assert label.y1 <= losses.bbox.height
+
+
 def test_what_was_not_logged_is_said(tmp_path):
   found, findings = prepare(tmp_path, levels={'baseline': 2.9, 'relu': 3.0}, inspect=False)
   gradient = figures.stream_gradient_by_layer(found, findings)
