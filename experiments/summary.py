@@ -56,6 +56,7 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
       *_measured_on(runs),
       *_apart_curves(runs),
       *_dropped(runs),
+      *_tuned_in_part(runs),
       *made_with.notes(runs),
       *(chosen['warnings'] if chosen else ()),
     ],
@@ -103,6 +104,16 @@ def _dropped(runs: ExperimentRuns) -> list[str]:
   ]
 
 
+def _tuned_in_part(runs: ExperimentRuns) -> list[str]:
+  """A line for each variant of which some runs, at the same learning rate as the others, say that it was tuned."""
+  lines = []
+  for variant in runs.variants:
+    tuned = [run for run in runs.of(variant) if run.result.get('learning_rate_tuned')]
+    if 0 < len(tuned) < len(runs.of(variant)):
+      lines.append(f'the learning rate was tuned in {made_with.named(runs, tuned)}, and given in its other runs')
+  return lines
+
+
 def _describe_tuning(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
   """How the rates were chosen; or, where that is not how these runs were made, in what they differ."""
   pooled = [run for variant in runs.variants for run in runs.pooled(variant)]
@@ -132,8 +143,9 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
     'test_mean': _test_mean(pooled, runs),
     **{
       name: _shared((run.result.get(name, False) for run in own), bool(pooled))
-      for name in ('parameters', 'flops_per_token', 'learning_rate', 'learning_rate_tuned')
+      for name in ('parameters', 'flops_per_token', 'learning_rate')
     },
+    'learning_rate_tuned': all(run.result.get('learning_rate_tuned') for run in own),
     'tokens': _shared((run.config['run.steps'] * run.tokens_per_step for run in own), bool(pooled)),
     'warmup_steps': _shared((run.config['optimizer.warmup_steps'] for run in own), bool(pooled)),
     'initialisation': _initialisation(first.config),

@@ -278,3 +278,11 @@ def test_runs_begun_by_other_code_share_nothing_that_code_decides(directory):
   other = {'digest': 'b' * 64}
   edit(directory, 'post_norm', range(4), result={'code_changed_at': [change], 'code': other})
   assert {ORDER, VALUES} <= {*summary_of(directory)['held_equal']}
+
+
+def test_a_variant_is_tuned_if_all_of_its_runs_are(directory):
+  edit(directory, 'post_norm', [0, 1], result={'learning_rate_tuned': True})
+  summary = summary_of(directory)
+  assert summary['variants']['post_norm']['learning_rate_tuned'] is False
+  assert '(tuned' not in summary['variants']['post_norm']['sentence']
+  assert 'the learning rate was tuned in post_norm (seeds 0, 1), and given in its other runs' in summary['notes']
