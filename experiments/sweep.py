@@ -23,6 +23,7 @@ from training.files import SaveFailed
 PROJECT = Path(__file__).parent.parent
 GRACE = 10.0  # seconds
 END_WITHIN = 60.0  # seconds for a worker that has no more to do
+KILLED_WITHIN = 5.0  # seconds for one that was killed
 SILENCE = 600.0  # seconds without a word from a worker, after which a line says so
 GRACE_TOGETHER = 30.0  # where several processes agree on a step to stop at
 
@@ -131,6 +132,9 @@ class _Sweep:
       await asyncio.gather(*(self._serve(place) for place in places))
     finally:
       self._kill()
+      for worker in self._workers:
+        with contextlib.suppress(TimeoutError):  # one that the kernel holds on to, as in a lost file system
+          await asyncio.wait_for(worker.wait(), KILLED_WITHIN)
       for pipe in self._pipes:
         pipe.close()
 
