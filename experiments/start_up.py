@@ -151,7 +151,13 @@ def keep_caches_somewhere(environment: MutableMapping[str, str]) -> list[str]:
   for name in names:
     environment[name] = str(temporary / name.lower())
     os.makedirs(environment[name], exist_ok=True)
-  what = 'there is no home folder' if own is None else f'{own} cannot be written'
+  unusable = next((folder for folder in (cache, settings) if folder and not make_folder(folder)), None)
+  if unusable is None:
+    what = 'there is no home folder'
+  elif unusable.is_absolute():
+    what = f'{own if unusable.parent == own else unusable} cannot be written'
+  else:
+    what = f'XDG_CACHE_HOME and XDG_CONFIG_HOME must be absolute paths, and {unusable} is none'
   return [f'{what}: what is kept between runs is in {temporary}; BLOCKLAB_CACHE may name another folder']
 
 

@@ -124,6 +124,10 @@ def test_a_home_that_cannot_be_written_is_told(system, nobody, monkeypatch):
   chosen = {'XDG_CACHE_HOME': str(nobody.parent), 'XDG_CONFIG_HOME': str(nobody.parent)}
   if system == 'linux':
     assert start_up.keep_caches_somewhere(chosen) == []
+    (line,) = start_up.keep_caches_somewhere(chosen | {'XDG_CACHE_HOME': 'here'})
+    assert line.startswith('XDG_CACHE_HOME and XDG_CONFIG_HOME must be absolute paths, and here is none: what is kept')
+    (line,) = start_up.keep_caches_somewhere(chosen | {'XDG_CONFIG_HOME': '/proc/else'})
+    assert line.startswith('/proc/else cannot be written: what is kept between runs is in ')
   assert start_up.keep_caches_somewhere({'BLOCKLAB_CACHE': '/x', 'MPLCONFIGDIR': '/y'}) == []
 
 
