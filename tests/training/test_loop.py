@@ -1,3 +1,4 @@
+import concurrent.futures
 import json
 import math
 import os
@@ -212,13 +213,12 @@ def test_who_learns_nothing_is_told_so(tmp_path, monkeypatch):
 
 
 def test_a_failed_save_fails_the_run(tmp_path, monkeypatch):
-  class Failed:
-    def result(self):
-      raise OSError(28, 'No space left on device')
+  failed: concurrent.futures.Future = concurrent.futures.Future()
+  failed.set_exception(OSError(28, 'No space left on device'))
 
   def break_saving(self, state, about):
     self.wait()
-    self._pending = Failed()
+    self._pending = failed
 
   monkeypatch.setattr(Checkpoints, 'save', break_saving)
   with pytest.raises(OSError, match='No space left on device'):
