@@ -24,7 +24,7 @@ def by_sublayer(measured: Sequence[Measured], width: int = 100) -> Table:
 
   In so many columns: where they are too few, first the bars get shorter, then the two paths are left out.
   """
-  layouts = [(bar, PATHS) for bar in BARS] + [(0, ('cosine', 'gain'))]
+  layouts: list[tuple[int, tuple[str, ...]]] = [(bar, PATHS) for bar in BARS] + [(0, ('cosine', 'gain'))]
   if len(measured) > 1:
     layouts = [(bar, ('cosine',)) for bar in BARS[1:]]
   return _first_that_fits([_by_sublayer(measured, *layout) for layout in layouts], width)
