@@ -9,11 +9,12 @@
   python train.py --config=configs/small.py --config.model.num_layers=24
   python train.py --launcher=slurm --slurm_partition=gpu --slurm_gpus=1
   python train.py --compare=runs/block/baseline,runs/custom/mine   one report over runs that are there
-  python train.py --status                                   how the runs in the workdir do
+  python train.py --status                                   the state of the runs in the workdir
   python train.py --extend --config.run.steps=600            more steps for the runs that are there
 
-Running a command again goes on where it stopped, and skips what is finished. It exits with 0; 1 if a run failed; 2 if
-it was asked for what cannot be; 75 if it was stopped (SIGINT, SIGTERM, SIGHUP), and should be run again; 130 if twice.
+The same command again resumes where it stopped, and skips what is finished. Exit codes: 0; 1 if a run
+failed; 2 if what was asked for is impossible; 75 if it was stopped (SIGINT, SIGTERM, SIGHUP) and should be
+run again; 130 if it was stopped twice.
 """
 
 import functools
@@ -54,7 +55,7 @@ PROJECT = Path(__file__).parent
 
 EXPERIMENT = flags.DEFINE_string('experiment', None, 'Which experiment to run; see --list. Default: block.')
 STATUS = flags.DEFINE_bool(
-  'status', False, 'Show how the runs in the workdir do, from their files; with other flags, those of the same command.'
+  'status', False, 'Show the state of the runs in the workdir; with other flags, of the runs of that command.'
 )
 LIST = flags.DEFINE_bool('list', False, 'List the experiments and their variants, and run nothing.')
 VARIANTS = flags.DEFINE_list('variants', [], 'Run these variants of the experiment alone.')
@@ -67,8 +68,8 @@ WORKERS = flags.DEFINE_integer(
   'one a GPU on a GPU host. A single run has every core, or every GPU.', lower_bound=0,
 )  # fmt: skip
 TUNE = flags.DEFINE_bool(
-  'tune', False, 'First give every variant the same grid of learning rates, on seeds kept for it; then run each at its '
-  'best one, and compare on the test split.',
+  'tune', False, 'First give every variant the same grid of learning rates, on seeds reserved for it; then run each at '
+  'its best one, and compare on the test split.',
 )  # fmt: skip
 SHARED_LEARNING_RATE = flags.DEFINE_float(
   'shared_learning_rate', None, 'Run all variants at this rate, where an experiment has tuned ones.'
@@ -78,7 +79,7 @@ EXTEND = flags.DEFINE_bool(
   'other settings. Default: those of block; else give --experiment or --name.',
 )  # fmt: skip
 INIT_FROM = flags.DEFINE_string(
-  'init_from', None, 'A run to start from the parameters of, as runs/block/baseline/seed_0; its model must be the same.'
+  'init_from', None, 'Start from the parameters of this run, as runs/block/baseline/seed_0; its model must be the same.'
 )
 NAME = flags.DEFINE_string('name', '', 'The name of a run outside the experiments. Default: what was changed.')
 SWEEP = flags.DEFINE_string(
@@ -92,8 +93,8 @@ LABELS = flags.DEFINE_list(
   'labels', [], 'What variants are called in tables and figures, as in post_norm=Post-LN,baseline=Pre-Norm.'
 )
 ESTIMATE = flags.DEFINE_bool(
-  'estimate', False, 'Print what each variant would take, from its compiled step, and run nothing: parameters, FLOPs a '
-  'step, and bytes a device, on the mesh that is asked for.',
+  'estimate', False, 'Train nothing: compile the step of each variant, print its parameters, FLOPs and memory on the '
+  'mesh that is asked for, and say about how long all runs take here.',
 )  # fmt: skip
 define_config_flags()
 for module in (launch, slurm, processes):

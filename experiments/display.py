@@ -130,7 +130,7 @@ class Display:
     """The run has been stopped; if its worker could not save what it did, its next start does that again."""
     last = self._running.pop(run)
     at = f' after step {last.step["step"]}' if last.step else ''
-    self._say(f'{run.label}: stopped{at}{"" if saved else ", not saved: it goes on from its last checkpoint"}')
+    self._say(f'{run.label}: stopped{at}{"" if saved else ", not saved: it resumes from its last checkpoint"}')
 
   def failed(self, run: Run, error: str, log: Path | None, start: int = 0) -> None:
     """The run has ended without a result; its log, if there is one that says why, is quoted from byte `start` on."""

@@ -90,7 +90,7 @@ def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:
     if not stopped:
       return Launched(failed, None if leads else int(bool(failed)))
     left = len(sweep.unfinished(runs))
-    console.print(f'stopped: {len(runs) - left} of {len(runs)} runs are finished; the same command goes on from there')
+    console.print(f'stopped: {len(runs) - left} of {len(runs)} runs are finished; the same command resumes from there')
     return Launched(failed, signals.STOPPED)
 
   return launch
@@ -113,7 +113,7 @@ def _dry_run(
     submitted = script(todo) if todo and script else ''
     done = {run: max(steps_in(run.directory / 'checkpoints'), default=0) for run in runs}
     for run in runs:
-      what = 'is finished' if run not in todo else f'goes on from step {done[run]}' if done[run] else 'starts'
+      what = 'is finished' if run not in todo else f'resumes from step {done[run]}' if done[run] else 'starts'
       console.print(f'{run.directory}: {what}', markup=False, highlight=False, soft_wrap=True)
     console.print(f'{len(todo)} of {len(runs)} runs would be trained', highlight=False)
     if submitted:

@@ -198,4 +198,4 @@ def verdict(log: Path, start: int, processes: Processes) -> str | None:
     who = f'process {1 - processes.index} of 2' if processes.count == 2 else f'one of the {processes.count} processes'
   else:
     return None
-  return f'{who} was lost; the same commands again go on from the last checkpoint'
+  return f'{who} was lost; the same commands again resume from the last checkpoint'

@@ -6,9 +6,9 @@ import signal
 import sys
 from collections.abc import Iterator
 
-STOPPED = os.EX_TEMPFAIL  # 75: what is saved is whole, and the same command goes on from it
+STOPPED = os.EX_TEMPFAIL  # 75: what is saved is whole, and the same command resumes from it
 INTERRUPTED = 130  # a second SIGINT: at once, from the last checkpoint
-_SAID = 'train.py: stopped; the same command goes on from what is saved'
+_SAID = 'train.py: stopped; the same command resumes from what is saved'
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a terminal that was closed
 
 

@@ -145,7 +145,7 @@ def test_more_steps_and_another_start(tmp_path):
   assert 'mine/seed_0 holds a run of 12 steps, and 20 are asked for: --extend takes it there, or' in longer.stderr
   extended = command(*asked, '--config.run.steps=20', '--extend', cwd=tmp_path)
   assert extended.returncode == 0, extended.stderr
-  assert 'goes on from step 12, to 20 instead of 12 steps; from here on the cosine schedule' in extended.stdout
+  assert 'resumes from step 12, to 20 instead of 12 steps; from here on the cosine schedule' in extended.stdout
   directory = tmp_path / 'runs' / 'custom'
   result = json.loads((directory / 'mine' / 'seed_0' / 'result.json').read_text())
   assert (result['steps'], result['extended_at'], result['init_from']) == (20, [12], None)

@@ -134,7 +134,7 @@ def _is_the_longer_run(config: Config, state: State, steps_before: int, about: A
 def _extended(config: Config, state: State, steps_before: int, extended_at: Sequence[int]) -> str:
   """What more steps do to the learning rate; `extended_at` is when the run was given more before."""
   steps, schedule = config.run.steps, config.optimizer.schedule
-  text = f'goes on from step {state.step}, to {steps} instead of {steps_before} steps'
+  text = f'resumes from step {state.step}, to {steps} instead of {steps_before} steps'
   if schedule == 'constant':
     return f'{text}; the learning rate is constant, so this is a run of {steps} steps like any other'
   updates, common = int(state.optimizer[-1].count), updates_in_common(config.optimizer, steps_before)

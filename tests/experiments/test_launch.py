@@ -34,7 +34,7 @@ def test_a_dry_run_says_from_where_each_run_would_go_on(tmp_path):
   assert launched == ([], 0)
   assert output.getvalue().split('\n')[:4] == [
     f'{done.directory}: is finished',
-    f'{begun.directory}: goes on from step 36',
+    f'{begun.directory}: resumes from step 36',
     f'{new.directory}: starts',
     '2 of 3 runs would be trained',
   ]

@@ -185,7 +185,7 @@ def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub):
   started = time.monotonic()
   output = stop(runs_of(tmp_path, 'deaf'), [Place(None, {})], grace=0.1)
   assert time.monotonic() - started < sweep.GRACE
-  assert 'trial/deaf/seed_0: stopped after step 1, not saved: it goes on from its last checkpoint\n' in output
+  assert 'trial/deaf/seed_0: stopped after step 1, not saved: it resumes from its last checkpoint\n' in output
 
 
 def test_a_second_sigint_quits_at_once(tmp_path, stub):

@@ -114,7 +114,7 @@ def test_more_steps_say_what_they_do_to_the_schedule(run):
   _, about, resumed_at, notes = start(run, CONFIG.replace({'run.steps': 80}))
   assert (resumed_at, about['extended_at'], about['run']['run.steps']) == (36, [36], 80)
   (note,) = notes
-  assert note.startswith('goes on from step 36, to 80 instead of 40 steps; from here on the cosine schedule is that of')
+  assert note.startswith('resumes from step 36, to 80 instead of 40 steps; from here on the cosine schedule is that of')
   assert (
     f'the next learning rate is {rate(80):.3g} instead of {rate(40):.3g}. The two schedules agree only up to' in note
   )
@@ -125,7 +125,7 @@ def test_more_steps_at_a_constant_rate_are_nothing_special(tmp_path):
   constant = CONFIG.replace({'optimizer.schedule': 'constant'})
   *_, notes = start(made_run.make_run(tmp_path, constant, DATA), constant.replace({'run.steps': 80}))
   assert notes == [
-    'goes on from step 36, to 80 instead of 40 steps; '
+    'resumes from step 36, to 80 instead of 40 steps; '
     'the learning rate is constant, so this is a run of 80 steps like any other'
   ]
 
