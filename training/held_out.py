@@ -3,13 +3,15 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from training.corpus import BLOCK, Segment, Split
-from training.data import Data, evaluation_batches
 from training.sources import Batch, Source, Windows
+
+if TYPE_CHECKING:
+  from training.data import Data
 
 COUNTED_TOGETHER = 128  # sequences
 
@@ -49,7 +51,7 @@ class Subset(Source):
     return self._source.batch(self._rows[rows])
 
 
-def held_out(data: Data, split: Split, tokens: int) -> HeldOut:
+def held_out(data: 'Data', split: Split, tokens: int) -> HeldOut:
   """What is scored of `validation` or `test`, by whole segments: blocks of 16 KiB of text, or synthetic sequences.
 
   Args:
@@ -83,7 +85,7 @@ def chosen_segments(segments: Sequence[Segment], tokens: int) -> list[Segment]:
   return [segments[row] for row in evenly_spread(len(segments), chosen)]
 
 
-def is_part(data: Data, tokens: int) -> bool:
+def is_part(data: 'Data', tokens: int) -> bool:
   """Whether run.final_evaluation_tokens=`tokens` leaves out any of the held-out text."""
   splits: tuple[Split, ...] = ('validation', 'test')
   held = [data.corpus.of(split) for split in splits] if data.corpus else []
@@ -114,6 +116,8 @@ def evenly_spread(count: int, chosen: int) -> np.ndarray:
 
 def count_scored(source: Source) -> int:
   """The scored tokens of all sequences of a source."""
+  from training.data import evaluation_batches  # with grain it takes a third of a second, and --status counts nothing
+
   return sum(int((batch['weights_BT'] > 0).sum()) for batch in evaluation_batches(source, COUNTED_TOGETHER))
 
 

@@ -2,13 +2,17 @@
 
 import errno
 import io
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.table import Table
 
 from experiments import command_line
 from training.config import ConfigError
+
+PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -74,3 +78,10 @@ def test_what_ends_a_command_is_one_line(monkeypatch, capsys, error, code, says)
   assert (codes, said.count('\n')) == ([code], 1)
   assert said.startswith('inspect_gradients: ')
   assert says in said
+
+
+def test_what_only_some_commands_need_is_not_imported_by_all():
+  slow = ('grain', 'orbax.checkpoint', 'matplotlib.figure', 'pandas', 'submitit')
+  program = f'import sys, train; print([name for name in {slow} if name in sys.modules])'
+  answer = subprocess.run([sys.executable, '-c', program], cwd=PROJECT, capture_output=True, text=True, check=True)
+  assert answer.stdout.strip() == '[]'
