@@ -27,7 +27,7 @@ BROKEN = {  # content, and what is said of it
   'a_key.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={1: {}})\n", 'must be a text, not 1'),
   'path.py': (HEAD + GOOD + ", base={'model.depth': 3})\n", "unknown config key in EXPERIMENT.base 'model.depth'"),
   'question.py': (HEAD + "EXPERIMENT = Experiment(question=3, variants={'a': {}})\n", 'question must be a text'),
-  'seeds.py': (HEAD + GOOD + ', seeds=(0, 1.5))\n', 'EXPERIMENT.seeds=(0, 1.5): must be a tuple of'),
+  'half_a_seed.py': (HEAD + GOOD + ', seeds=(0, 1.5))\n', 'EXPERIMENT.seeds=(0, 1.5): must be a tuple of'),
   'one_seed.py': (HEAD + GOOD + ', seeds=3)\n', 'EXPERIMENT.seeds=3'),
   'same_seeds.py': (HEAD + GOOD + ', seeds=(1, 1))\n', 'names one twice'),
   'grid.py_.py': (HEAD + GOOD + ')\n', 'a module cannot have a dot'),

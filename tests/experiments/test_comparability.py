@@ -13,6 +13,8 @@ from experiments.experiment import Experiment
 from training.config import Config
 from training.result import read_result, write_result
 
+pytestmark = pytest.mark.usefixtures('one_format')
+
 TWO = Experiment('?', {'baseline': {}, 'post_norm': {'model.norm_placement': 'post'}}, name='block', seeds=(0, 1, 2, 3))
 LEVELS = {'baseline': 2.9, 'post_norm': 2.8}
 OTHER_TEXT = 'f00d' * 16

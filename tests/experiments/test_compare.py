@@ -14,6 +14,8 @@ from experiments.compare import Group
 from experiments.experiment import Experiment
 from training.config import Config, ConfigError
 
+pytestmark = pytest.mark.usefixtures('one_format')
+
 BLOCK = Experiment('?', {**{name: fake_runs.BLOCK.variants[name] for name in ('baseline', 'post_norm', 'relu')}},
                    name='block', seeds=(0, 1))  # fmt: skip
 MINE = Experiment('?', {'mine': {'model.norm': 'layer', 'run.steps': 100}}, name='custom', seeds=(0, 1))

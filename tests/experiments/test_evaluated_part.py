@@ -8,6 +8,8 @@ from reported import findings, printed
 
 from training.result import read_result, write_result
 
+pytestmark = pytest.mark.usefixtures('one_format')
+
 PART = {
   'final_evaluation_tokens': 524_288, 'val_tokens': 524_256, 'val_tokens_of': 3_194_685, 'test_tokens': 524_256,
   'test_tokens_of': 3_178_302,

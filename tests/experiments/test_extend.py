@@ -11,6 +11,8 @@ from experiments.experiment import Experiment
 from training import run_directory
 from training.config import Config, ConfigError
 
+pytestmark = pytest.mark.usefixtures('one_format')
+
 
 def write(runs, finished: bool = True):
   """Leaves the runs as training would, finished or stopped."""

@@ -12,6 +12,8 @@ from training.data import Data
 from training.files import write_sealed
 from training.ngrams import yardsticks
 
+pytestmark = pytest.mark.usefixtures('one_format')
+
 
 def data_of(text: bytes, checksum: str) -> Data:
   """A text of bytes, with no more than what n-grams are counted from."""

@@ -14,6 +14,8 @@ from experiments.experiment import Experiment
 from training.config import ConfigError
 from training.result import read_result
 
+pytestmark = pytest.mark.usefixtures('one_format')
+
 COMMAND = 'python train.py --experiment=block --seeds=0,1,2,3,4'
 COPY = Experiment(
   'Can it copy?',

@@ -59,6 +59,7 @@ def drawn(place: Path, folder: Path) -> dict[str, bytes]:
   return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_bytes_whatever_a_matplotlibrc_says(tmp_path):
   place = fake_runs.write_experiment(tmp_path / 'block', fake_runs.BLOCK)
   plain = drawn(place, tmp_path / 'plain')

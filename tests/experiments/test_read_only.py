@@ -10,6 +10,8 @@ from rich.console import Console
 from experiments import conduct, launch, plan, report, status
 from training.config import Config
 
+pytestmark = pytest.mark.usefixtures('one_format')
+
 
 @pytest.fixture
 def runs(place, monkeypatch):

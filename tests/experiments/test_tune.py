@@ -16,6 +16,8 @@ from experiments.command_line import parse_flags
 from experiments.experiment import Grid
 from training.config import Config, ConfigError
 
+pytestmark = pytest.mark.usefixtures('one_format')
+
 VARIANTS = ('baseline', 'post_norm', 'relu', 'no_residual')
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 BLOCK = '--experiment=block'

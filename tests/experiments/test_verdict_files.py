@@ -10,6 +10,8 @@ import pytest
 from experiments import report
 from experiments.experiment import Experiment
 
+pytestmark = pytest.mark.usefixtures('one_format')
+
 ODD = {'post_norm': 'a_b & 100% [x] {y} #1 ~ ^ <z> | "q"', 'relu': '*starred'}
 
 

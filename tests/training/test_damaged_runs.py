@@ -116,6 +116,7 @@ def test_without_a_checkpoint_nothing_is_begun_in_its_place(finished, tmp_path):
   }
 
 
+@pytest.mark.slow
 def test_a_result_stays_until_there_is_another(finished, tmp_path):
   """On other tokens the last checkpoint is evaluated again: without one, nothing is begun, and the result is kept."""
   run, other = tmp_path / 'seed_0', CONFIG.replace({'run.final_evaluation_tokens': 64})

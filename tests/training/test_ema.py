@@ -39,6 +39,7 @@ def test_the_average_by_its_closed_form(decay):
     np.testing.assert_allclose(mean['x'], closed_form(history, decay)['x'], rtol=3e-5 if updates == 0 else 1e-4)
 
 
+@pytest.mark.slow
 def test_the_average_of_a_run_leaves_out_what_was_dropped():
   config = SKIP.replace({'optimizer.ema': 0.8})
   state, history = compiled_init(config)(np.uint32(0)), []

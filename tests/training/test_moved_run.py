@@ -46,7 +46,7 @@ def test_a_run_whose_directory_is_deleted_stops_and_does_not_create_it_again(tmp
     if progress.get('step') == 15:
       shutil.rmtree(tmp_path / 'run')
 
-  with pytest.raises(locks.Moved, match='run was moved or deleted while in use'):
+  with pytest.raises(locks.Moved, match=r'deleted .*while in use'):  # a save under way may have made the folder anew
     train(tmp_path / 'run', report=report)
   assert not (tmp_path / 'run').exists()
 
