@@ -112,6 +112,7 @@ def test_stats_stay_out_of_the_gradient():
   np.testing.assert_array_equal(quick_jit(jax.grad(everything))(x), 0)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_the_stream_is_float32():
   for placement in PLACEMENTS:
     config = tiny(norm_placement=placement, dtype='bfloat16')

@@ -41,7 +41,14 @@ def test_the_whole_model_by_hand(name):
   assert {leaf.shape for leaf in jax.tree.leaves(stats)} == {(config.num_layers,)}
 
 
-@pytest.mark.parametrize('placement', ['pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none'])
+@pytest.mark.parametrize(
+  'placement',
+  [
+    'pre',
+    'post',
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ('sandwich', 'res_post', 'deepnorm', 'none')),
+  ],
+)
 def test_scan_unrolled_and_remat_agree(placement):
   config = tiny(norm_placement=placement)
   params = model_params(config)

@@ -10,7 +10,7 @@ from training.code_version import DIGEST, code
 from training.provenance import made_under
 from training.result import read_result
 
-pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('quick_programs', 'in_folder')]
 OTHER, THIRD = '7' * 64, '9' * 64
 
 

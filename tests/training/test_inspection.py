@@ -64,6 +64,7 @@ def test_the_norm_of_the_mean_and_the_mean_of_the_norms_by_hand():
   assert (norm_first > 1.05 * mean_first).all()  # they are two things
 
 
+@pytest.mark.slow
 def test_a_batch_twice_measures_the_same():
   batch = batch_of(1)
   once, twice = (
@@ -91,6 +92,7 @@ def test_however_the_stack_is_run(changes):
     assert found[name].dtype == np.float64
 
 
+@pytest.mark.slow
 def test_initial_values_are_taken_as_they_are():
   params = model.init(CONFIG.model, jax.random.key(0))
   found = inspect(CONFIG, params, batch_of(0))

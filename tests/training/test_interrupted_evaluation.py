@@ -9,7 +9,7 @@ from training import corpus, files, held_out, loop, programs, run_directory, sco
 from training.checkpoint import steps_in
 from training.programs import Programs
 
-pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('quick_programs', 'in_folder')]
 
 BATCHES = {'curve': 3, 'final': 5}  # of 4 sequences: 12 in a point of the curve, 20 in each of the held-out splits
 
@@ -108,7 +108,6 @@ def test_a_point_of_the_curve_is_stopped_in_and_logged_by_the_next_start(finishe
   assert_same_run(tmp_path, finished[0])
 
 
-@pytest.mark.slow
 def test_a_start_that_evaluates_elsewhere_logs_the_row_without_a_point(finished, tmp_path):
   with pytest.raises(loop.Stopped):
     train(tmp_path, stop=StopAt(1 + 30 + 2 * BATCHES['curve'] + 1))
@@ -160,7 +159,6 @@ def many_segments(tmp_path, monkeypatch):
   return CONFIG.replace({'data.paths': str(tmp_path / 'blocks.txt')})
 
 
-@pytest.mark.slow
 def test_another_part_is_evaluated_from_the_last_checkpoint(tmp_path, many_segments, scored):
   run, changes = tmp_path / 'run', {'run.final_evaluation_tokens': 192}
   whole = train(run, many_segments)

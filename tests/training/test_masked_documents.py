@@ -31,7 +31,8 @@ def apart() -> dict[str, np.ndarray]:
   return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-@pytest.mark.parametrize('parts', [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('parts', [1, 4])
 def test_a_step(parts):
   one = MASKED.replace({'optimizer.accumulate': parts})
   other = CONFIG.replace({'run.batch_size': 16})

@@ -15,6 +15,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(('moment', 'saved'), [('training', [12]), ('saving', [12, 24]), ('its end', [36, 40])])
+@pytest.mark.slow
 def test_a_run_whose_workdir_is_moved_stops_and_leaves_nothing_behind(finished, tmp_path, monkeypatch, moment, saved):
   workdir, moved = tmp_path / 'runs', tmp_path / 'moved'
   run = 'block/baseline/seed_0'

@@ -39,6 +39,7 @@ def test_a_batch_in_parts_measures_what_the_whole_does():
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_dropout_differs_from_part_to_part():
   config = DROPOUT.replace({'optimizer.accumulate': 8, 'model.dropout': 0.5})
   same = {name: np.repeat(rows[:1], 8, 0) for name, rows in batch_of(0).items()}  # eight times the same sequence

@@ -47,6 +47,7 @@ def test_both_terms_are_logged_apart(changes):
   assert by_hand > 0.05
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_sum_by_finite_differences():
   config = GRADIENT.replace(Z | {'optimizer.clip': 0.0})
   state = state_of(config)
