@@ -1,13 +1,11 @@
 """A terminal that is closed, a command that is killed alone, and output that nobody reads."""
 
 import contextlib
-import fcntl
 import os
 import pty
 import select
-import signal
 import subprocess
-import termios
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +15,14 @@ from kill_many_times import COMMAND, MOMENTS, compare, finish, last_step, runs_o
 
 from training import locks
 from training.checkpoint import steps_in
+
+# A program of its own: this process has threads of JAX's, and may not fork.
+TAKE_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, getattr(signal, sys.argv[1]))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 @pytest.fixture(scope='module')
@@ -32,14 +38,10 @@ def in_a_terminal(place: Path, cache: Path, ignored: bool):
   place.mkdir(exist_ok=True)
   own, other = pty.openpty()
 
-  def take_terminal():
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-
   environment = os.environ | {'BLOCKLAB_CACHE': str(cache)}
   process = subprocess.Popen(
-    COMMAND, cwd=place, env=environment, stdin=other, stdout=other, stderr=other, start_new_session=True,
-    preexec_fn=take_terminal,
+    [sys.executable, '-c', TAKE_TERMINAL, 'SIG_IGN' if ignored else 'SIG_DFL', *COMMAND],
+    cwd=place, env=environment, stdin=other, stdout=other, stderr=other, start_new_session=True,
   )  # fmt: skip
   os.close(other)
   closed = threading.Event()
