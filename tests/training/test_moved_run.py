@@ -1,6 +1,7 @@
 """The directory of a run that is moved or deleted while it trains."""
 
 import shutil
+import time
 
 import pytest
 from quick_runs import assert_same_run, train
@@ -43,8 +44,13 @@ def test_a_run_whose_workdir_is_moved_stops_and_leaves_nothing_behind(finished, 
 
 
 def test_a_run_whose_directory_is_deleted_stops_and_does_not_create_it_again(tmp_path):
+  saved = tmp_path / 'run' / 'checkpoints' / '12'
+
   def report(progress):
     if progress.get('step') == 15:
+      end = time.monotonic() + 60
+      while not saved.exists() and time.monotonic() < end:  # or rmtree may meet the files of a save under way
+        time.sleep(0.01)
       shutil.rmtree(tmp_path / 'run')
 
   with pytest.raises(locks.Moved, match=r'deleted .*while in use'):  # a save under way may have made the folder anew
