@@ -1,5 +1,5 @@
-"""What turns runs into knowledge."""
+"""Experiments and reproductions, one declaration a file."""
 
-from experiments import plain_matplotlib
+from lab.figures import matplotlib_defaults
 
-plain_matplotlib.install()
+matplotlib_defaults.install()

@@ -15,7 +15,7 @@ had +0.003 [-0.034, +0.040] and relu +0.064 [+0.053, +0.076]. Post-LN wants the 
 see experiments/initialisation.py for what that decides.
 """
 
-from experiments.experiment import Experiment
+from lab.core.experiment import Experiment
 
 EXPERIMENT = Experiment(
   question='What does each decision of the block buy: where the norm sits, the gate, the residual?',

@@ -3,7 +3,7 @@
 A tiny model learns a grammar in which the word after `like` depends on the pronoun: "I often like tea", "They really
 like milk". The query at `like` is compared between sentences that differ in the pronoun alone.
 
-Command: python -m experiments.reproduce --only=context
+Command: python reproduce.py --only=context
 Time: 12 seconds.
 """
 
@@ -17,9 +17,9 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments.by_hand import layer, streams
-from experiments.figure_style import VARIANT_COLOURS, new_figure
-from experiments.reproduction import Measured, Reproduction, at_least, exactly
+from lab.core.reproduction import Measured, Reproduction, at_least, exactly
+from lab.figures.figure_style import VARIANT_COLOURS, new_figure
+from lab.reproduce.hand_set_weights import layer, streams
 from model import ModelConfig, apply, init
 
 PRONOUNS = ('I', 'You', 'We', 'They')

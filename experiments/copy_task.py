@@ -1,7 +1,7 @@
 """Which placements learn to copy a string, in a deep model, without warm-up?
 
 Command: python train.py --experiment=copy_task
-         python -m experiments.reproduce --only=copy_task
+         python reproduce.py --only=copy_task
 Time: 20 minutes on two cores of about 100 GFLOP/s each: 15 runs of 157 seconds.
 
 Final loss in nats a symbol, five seeds each (ln 64 = 4.159, where every symbol is as likely):
@@ -19,11 +19,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from experiments.experiment import Experiment
-from experiments.figure_style import GREY, VARIANT_COLOURS, new_figure
-from experiments.grid import final_losses
-from experiments.reproduction import Measured, Reproduction, at_most, between
-from experiments.runs import ExperimentRuns, mean_curve
+from lab.analysis.experiment_runs import ExperimentRuns
+from lab.analysis.recorded_run import mean_curve
+from lab.core.experiment import Experiment
+from lab.core.reproduction import Measured, Reproduction, at_most, between
+from lab.figures.figure_style import GREY, VARIANT_COLOURS, new_figure
+from lab.reproduce.learning_rate_grid import final_losses
 
 CHANCE = math.log(64)  # nats a symbol, of 64
 FOOT = 1e-7  # of the figure: where every symbol is as good as certain, float32 rounds the loss to 0

@@ -5,7 +5,7 @@ Command: python train.py --experiment=feed_forward
 Time: 45 runs, each as long as one of experiments/block.py. For all but relu2 experiments/glu_variants.py has the table.
 """
 
-from experiments.experiment import Experiment
+from lab.core.experiment import Experiment
 
 EXPERIMENT = Experiment(
   question='Which activation, and does a gate help at equal parameters?',

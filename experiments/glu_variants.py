@@ -4,7 +4,7 @@ Shazeer 2020, GLU Variants Improve Transformer, table 1: held-out log-perplexity
 Swish 1.994, GLU 1.982, Bilinear 1.960, ReGLU 1.953, GEGLU 1.942, SwiGLU 1.944; standard deviation .003 to .010.
 
 Command: python train.py --experiment=glu_variants
-         python -m experiments.reproduce --only=glu_variants
+         python reproduce.py --only=glu_variants
 Time: 12 minutes on two cores of about 100 GFLOP/s each: 40 runs of 35 seconds.
 
               bits per byte   minus relu [95% interval]
@@ -25,11 +25,11 @@ rates than this one they were not compared.
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.experiment import Experiment
-from experiments.figure_style import BLACK, COLOURS, GREY, new_figure
-from experiments.grid import final_losses
-from experiments.reproduction import Measured, Reproduction, at_most, exactly
-from experiments.runs import ExperimentRuns
+from lab.analysis.experiment_runs import ExperimentRuns
+from lab.core.experiment import Experiment
+from lab.core.reproduction import Measured, Reproduction, at_most, exactly
+from lab.figures.figure_style import BLACK, COLOURS, GREY, new_figure
+from lab.reproduce.learning_rate_grid import final_losses
 
 PUBLISHED = {
   'relu': 1.997, 'gelu': 1.983, 'silu': 1.994, 'glu': 1.982, 'bilinear': 1.960, 'reglu': 1.953, 'geglu': 1.942,

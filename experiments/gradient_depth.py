@@ -1,7 +1,7 @@
 """How does the last layer's gradient depend on depth at initial values, and the gradient on the layer?
 
 Xiong et al. 2020, On Layer Normalization in the Transformer Architecture, theorem 1 and figure 3.
-Command: python -m experiments.reproduce --only=gradient_depth
+Command: python reproduce.py --only=gradient_depth
 Time: 16 seconds.
 
 The theorem bounds the gradient of the loss at one position. Averaged over more of them first, Post-LN's grew a little
@@ -17,11 +17,11 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments.by_hand import with_weights
-from experiments.figure_style import VARIANT_COLOURS, logarithmic_heights, new_figure
 from experiments.hidden_norm import UNIFORM, setting
-from experiments.reproduction import Measured, Reproduction, at_least, between, exactly
-from experiments.statistics import exponent
+from lab.analysis.statistics import exponent
+from lab.core.reproduction import Measured, Reproduction, at_least, between, exactly
+from lab.figures.figure_style import VARIANT_COLOURS, logarithmic_heights, new_figure
+from lab.reproduce.hand_set_weights import with_weights
 from model import ModelConfig, apply, init
 from model.config import NormPlacement
 

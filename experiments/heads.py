@@ -10,7 +10,7 @@ Time: about that of experiments/block.py, with as many runs and FLOPs.
   heads_8   2.343           5/5       +0.068 [+0.045, +0.091]   worse
 """
 
-from experiments.experiment import Experiment
+from lab.core.experiment import Experiment
 
 EXPERIMENT = Experiment(
   question='One wide head or several narrow ones, at equal width and parameters?',

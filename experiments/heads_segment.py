@@ -1,6 +1,6 @@
 """All that one head can read of two values is the segment between them; two heads reach a point off it.
 
-Command: python -m experiments.reproduce --only=heads_segment
+Command: python reproduce.py --only=heads_segment
 Time: 2 seconds.
 """
 
@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.by_hand import by_hand
-from experiments.figure_style import BLACK, COLOURS, new_figure
-from experiments.reproduction import Measured, Reproduction, at_most, exactly
 from experiments.worked_example import READ, THREE_TO_ONE, X, config
+from lab.core.reproduction import Measured, Reproduction, at_most, exactly
+from lab.figures.figure_style import BLACK, COLOURS, new_figure
+from lab.reproduce.hand_set_weights import by_hand
 from model.attention import Attention
 
 TARGET = (1.5, 0.75)

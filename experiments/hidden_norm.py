@@ -1,7 +1,7 @@
 """How large is the residual stream after l blocks at initial values, under Post-LN, Pre-LN and sandwich?
 
 Xiong et al. 2020, On Layer Normalization in the Transformer Architecture, lemma 2; Kim et al. 2025, Peri-LN.
-Command: python -m experiments.reproduce --only=hidden_norm
+Command: python reproduce.py --only=hidden_norm
 Time: 12 seconds.
 """
 
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.by_hand import layer, streams, with_weights
-from experiments.figure_style import VARIANT_COLOURS, new_figure
-from experiments.reproduction import Measured, Reproduction, between, exactly
+from lab.core.reproduction import Measured, Reproduction, between, exactly
+from lab.figures.figure_style import VARIANT_COLOURS, new_figure
+from lab.reproduce.hand_set_weights import layer, streams, with_weights
 from model import ModelConfig, init
 from model.config import NormPlacement
 

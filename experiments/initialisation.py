@@ -1,7 +1,7 @@
 """Does Pre-Norm beat Post-LN, or does the scale of the branches at the start decide?
 
 Command: python train.py --experiment=initialisation
-         python -m experiments.reproduce --only=initialisation
+         python reproduce.py --only=initialisation
 Time: 17 minutes on two cores of about 100 GFLOP/s each: 60 runs of 33 seconds.
 
 Mean final loss in bits per byte at each learning rate (in brackets how many of five seeds learned, where not all did;
@@ -22,13 +22,13 @@ not (+0.020 [-0.008, +0.049]); at 8e-3 its seeds fall apart (2.33 to 3.98). That
 
 from matplotlib.figure import Figure
 
-from experiments import words
-from experiments.experiment import Changes, Experiment
-from experiments.figure_style import VARIANT_COLOURS, new_figure
-from experiments.grid import draw_over_rates, losses_over_rates, over_rates
-from experiments.reproduction import Measured, Reproduction, at_least, between
-from experiments.runs import ExperimentRuns
-from experiments.statistics import MARGIN_BITS
+from lab.analysis import wording
+from lab.analysis.experiment_runs import ExperimentRuns
+from lab.analysis.recorded_run import MARGIN_BITS
+from lab.core.experiment import Changes, Experiment
+from lab.core.reproduction import Measured, Reproduction, at_least, between
+from lab.figures.figure_style import VARIANT_COLOURS, new_figure
+from lab.reproduce.learning_rate_grid import draw_over_rates, losses_over_rates, over_rates
 
 RATES = (1e-3, 4e-3, 8e-3)
 SETTINGS: dict[str, Changes] = {
@@ -65,7 +65,7 @@ def draw(measured: Measured) -> Figure:
       losses = measured['losses'][f'{placement}_{scale}']
       draw_over_rates(axes, measured['rates'], losses, name, VARIANT_COLOURS[placement])
     axes.set(title=scale.replace('_', ' '))
-    axes.set_xticks(measured['rates'], map(words.short, measured['rates']))
+    axes.set_xticks(measured['rates'], map(wording.short, measured['rates']))
     axes.minorticks_off()
   panels[0].set_ylabel(f'final validation loss\n({measured["unit"]})')
   panels[0].legend()

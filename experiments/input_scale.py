@@ -1,6 +1,6 @@
 """What does the size of its input do to attention, with no norm, with a norm before it, and with QK norm?
 
-Command: python -m experiments.reproduce --only=input_scale
+Command: python reproduce.py --only=input_scale
 Time: 5 seconds.
 """
 
@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from experiments.by_hand import layer
-from experiments.figure_style import BLACK, COLOURS, new_figure
-from experiments.reproduction import Measured, Reproduction, at_least, at_most, exactly
+from lab.core.reproduction import Measured, Reproduction, at_least, at_most, exactly
+from lab.figures.figure_style import BLACK, COLOURS, new_figure
+from lab.reproduce.hand_set_weights import layer
 from model import ModelConfig, init
 from model.attention_kernels import attention_weights
 

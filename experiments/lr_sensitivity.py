@@ -3,7 +3,7 @@
 Wortsman et al. 2023, Small-scale proxies for large-scale Transformer training instabilities, figure 1.
 
 Command: python train.py --experiment=lr_sensitivity
-         python -m experiments.reproduce --only=lr_sensitivity
+         python reproduce.py --only=lr_sensitivity
 Time: 13 minutes on two cores of about 100 GFLOP/s each: 105 runs of 13 seconds, and 21 programs to compile.
 
 In 6 layers and 150 steps: mean final loss of five seeds in bits per byte (* none learned; unigrams alone have 4.489),
@@ -21,11 +21,11 @@ Post-LN is as good as the others up to 1e-2, and learns nothing beyond.
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.experiment import Changes, Experiment
-from experiments.figure_style import BLACK, COLOURS, VARIANT_COLOURS, new_figure
-from experiments.grid import draw_over_rates, losses_over_rates, over_rates, sensitivity
-from experiments.reproduction import Measured, Reproduction, at_least, at_most
-from experiments.runs import ExperimentRuns
+from lab.analysis.experiment_runs import ExperimentRuns
+from lab.core.experiment import Changes, Experiment
+from lab.core.reproduction import Measured, Reproduction, at_least, at_most
+from lab.figures.figure_style import BLACK, COLOURS, VARIANT_COLOURS, new_figure
+from lab.reproduce.learning_rate_grid import draw_over_rates, losses_over_rates, over_rates, sensitivity
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 SETTINGS: dict[str, Changes] = {

@@ -45,7 +45,7 @@ What a placement decides here is how high the rate may be: without norms one run
 
 import itertools
 
-from experiments.experiment import Experiment
+from lab.core.experiment import Experiment
 
 PLACEMENTS = ('pre', 'post', 'sandwich', 'res_post', 'deepnorm')
 

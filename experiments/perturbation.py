@@ -1,7 +1,7 @@
 """By how much does noise on all weights change the output of the stack, as it gets deeper?
 
 Liu et al. 2020, Understanding the Difficulty of Training Transformers (Admin), section 4.
-Command: python -m experiments.reproduce --only=perturbation
+Command: python reproduce.py --only=perturbation
 Time: 15 seconds.
 """
 
@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.by_hand import streams
-from experiments.figure_style import VARIANT_COLOURS, new_figure
-from experiments.reproduction import Measured, Reproduction, at_least, at_most
-from experiments.statistics import exponent
+from lab.analysis.statistics import exponent
+from lab.core.reproduction import Measured, Reproduction, at_least, at_most
+from lab.figures.figure_style import VARIANT_COLOURS, new_figure
+from lab.reproduce.hand_set_weights import streams
 from model import ModelConfig, init
 from model.config import NormPlacement
 from model.norm import LayerNorm

@@ -1,6 +1,6 @@
 """The feed-forward sees one position at a time; attention sees them together.
 
-Command: python -m experiments.reproduce --only=position_wise
+Command: python reproduce.py --only=position_wise
 Time: 10 seconds.
 """
 
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.by_hand import layer
-from experiments.figure_style import COLOURS, GREY, new_figure
-from experiments.reproduction import Measured, Reproduction, at_least, at_most, exactly
+from lab.core.reproduction import Measured, Reproduction, at_least, at_most, exactly
+from lab.figures.figure_style import COLOURS, GREY, new_figure
+from lab.reproduce.hand_set_weights import layer
 from model import ModelConfig, init
 
 BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {  # name: part of the block, changes of the config

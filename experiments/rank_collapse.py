@@ -1,7 +1,7 @@
 """Do positions become alike with depth? Attention alone, with a skip, with a feed-forward, with both.
 
 Dong, Cordonnier & Loukas 2021, Attention is not all you need.
-Command: python -m experiments.reproduce --only=rank_collapse
+Command: python reproduce.py --only=rank_collapse
 Time: 8 seconds.
 """
 
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.by_hand import streams, with_weights
-from experiments.figure_style import BLACK, COLOURS, new_figure
-from experiments.reproduction import Measured, Reproduction, at_least, at_most
+from lab.core.reproduction import Measured, Reproduction, at_least, at_most
+from lab.figures.figure_style import BLACK, COLOURS, new_figure
+from lab.reproduce.hand_set_weights import streams, with_weights
 from model import ModelConfig, init
 from model.config import NormPlacement
 

@@ -15,7 +15,7 @@ Time: 35 runs, each as long as one of experiments/block.py.
 At learning rate 4e-3. Twelve layers need the skip path of both sublayers, and nearly all of it.
 """
 
-from experiments.experiment import Experiment
+from lab.core.experiment import Experiment
 
 EXPERIMENT = Experiment(
   question='How much of the skip path does a block need, and in which sublayer?',

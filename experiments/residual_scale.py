@@ -1,7 +1,7 @@
 """A residual scale a in every sublayer multiplies the skip gradient by a to the number of sublayers.
 
 He et al. 2016, Identity Mappings in Deep Residual Networks, section 3, equation 8.
-Command: python -m experiments.reproduce --only=residual_scale
+Command: python reproduce.py --only=residual_scale
 Time: 28 seconds.
 """
 
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.by_hand import streams, with_weights
-from experiments.figure_style import COLOURS, new_figure
-from experiments.reproduction import Measured, Reproduction, at_most, exactly
+from lab.core.reproduction import Measured, Reproduction, at_most, exactly
+from lab.figures.figure_style import COLOURS, new_figure
+from lab.reproduce.hand_set_weights import streams, with_weights
 from model import ModelConfig, apply, zero_taps
 from model.config import NormPlacement
 from model.transformer import param_shapes

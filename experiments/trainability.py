@@ -1,7 +1,7 @@
 """At which depths and learning rates does a model learn anything: Pre-Norm, Post-LN, no residual?
 
 Command: python train.py --experiment=trainability
-         python -m experiments.reproduce --only=trainability
+         python reproduce.py --only=trainability
 Time: 14 minutes on two cores of about 100 GFLOP/s each: 135 runs of 6, 10 or 16 seconds.
 
 In width 32: mean final loss of five seeds in bits per byte (* none learned; unigrams alone have 4.489; of all others
@@ -27,12 +27,12 @@ import itertools
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import words
-from experiments.experiment import Changes, Experiment
-from experiments.figure_style import BLACK, new_figure
-from experiments.grid import final_losses, over_rates
-from experiments.reproduction import Measured, Reproduction, at_least, exactly
-from experiments.runs import ExperimentRuns
+from lab.analysis import wording
+from lab.analysis.experiment_runs import ExperimentRuns
+from lab.core.experiment import Changes, Experiment
+from lab.core.reproduction import Measured, Reproduction, at_least, exactly
+from lab.figures.figure_style import BLACK, new_figure
+from lab.reproduce.learning_rate_grid import final_losses, over_rates
 
 DEPTHS = (3, 6, 12)
 RATES = (5e-4, 2e-3, 8e-3)
@@ -86,7 +86,7 @@ def draw(measured: Measured) -> Figure:
         colour = BLACK if values[row, column] > np.mean(list(limits.values())) else 'white'
         axes.text(column, row, f'{share:.0%}', ha='center', va='center', fontsize=7, color=colour)
     axes.set(title=wiring.replace('_', ' '), xlabel='learning rate')
-    axes.set_xticks(range(len(RATES)), map(words.short, RATES))
+    axes.set_xticks(range(len(RATES)), map(wording.short, RATES))
     axes.grid(visible=False)
   panels[0].set_yticks(range(len(DEPTHS)), [str(depth) for depth in DEPTHS])
   panels[0].set_ylabel('layers')

@@ -1,6 +1,6 @@
 """Replace against add: what the next layer gets when the branch is as it is, at zero, and at minus its input.
 
-Command: python -m experiments.reproduce --only=two_paths
+Command: python reproduce.py --only=two_paths
 Time: 2 seconds.
 """
 
@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from experiments.by_hand import NO_TAPS, by_hand
-from experiments.figure_style import BLACK, COLOURS, new_figure
-from experiments.reproduction import Measured, Reproduction, exactly
 from experiments.worked_example import IDENTITY, READ, X, config, inside
+from lab.core.reproduction import Measured, Reproduction, exactly
+from lab.figures.figure_style import BLACK, COLOURS, new_figure
+from lab.reproduce.hand_set_weights import NO_TAPS, by_hand
 from model.block import Block
 
 # A key of 1 at position 2 and a query of 200: in float32 position 1 has weight exactly 0, and the read is x itself.

@@ -4,7 +4,7 @@ Xiong et al. 2020, On Layer Normalization in the Transformer Architecture, figur
 warm-up, about 34 with; Pre-LN about 34 without).
 
 Command: python train.py --experiment=warmup
-         python -m experiments.reproduce --only=warmup
+         python reproduce.py --only=warmup
 Time: 22 minutes on two cores of about 100 GFLOP/s each: 80 runs of 33 seconds.
 
 Mean final loss of five seeds in bits per byte (* none learned; unigrams alone have 4.489), and what it costs to leave
@@ -24,13 +24,13 @@ seeds do not tell whether it helps there.
 
 from matplotlib.figure import Figure
 
-from experiments import words
-from experiments.experiment import Changes, Experiment
-from experiments.figure_style import VARIANT_COLOURS, new_figure
-from experiments.grid import draw_over_rates, losses_over_rates, over_rates
-from experiments.reproduction import Measured, Reproduction, at_least, at_most
-from experiments.runs import ExperimentRuns
-from experiments.statistics import MARGIN_BITS
+from lab.analysis import wording
+from lab.analysis.experiment_runs import ExperimentRuns
+from lab.analysis.recorded_run import MARGIN_BITS
+from lab.core.experiment import Changes, Experiment
+from lab.core.reproduction import Measured, Reproduction, at_least, at_most
+from lab.figures.figure_style import VARIANT_COLOURS, new_figure
+from lab.reproduce.learning_rate_grid import draw_over_rates, losses_over_rates, over_rates
 
 RATES = (2.5e-4, 5e-4, 2e-3, 8e-3)
 SETTINGS: dict[str, Changes] = {
@@ -69,7 +69,7 @@ def draw(measured: Measured) -> Figure:
     losses, label, colour = measured['losses'][name], name.replace('_', ' '), VARIANT_COLOURS[placement]
     draw_over_rates(axes, measured['rates'], losses, label, colour, linestyle=line)
   axes.set_ylabel(f'final validation loss\n({measured["unit"]})')
-  axes.set_xticks(measured['rates'], map(words.short, measured['rates']))
+  axes.set_xticks(measured['rates'], map(wording.short, measured['rates']))
   axes.minorticks_off()
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure

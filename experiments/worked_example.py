@@ -1,6 +1,6 @@
 """The article's example of one position of width 2, executed: every step through the modules, weights set by hand.
 
-Command: python -m experiments.reproduce --only=worked_example
+Command: python reproduce.py --only=worked_example
 Time: 2 seconds.
 """
 
@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from experiments.by_hand import NO_TAPS, by_hand
-from experiments.figure_style import BLACK, COLOURS, GREY, new_figure
-from experiments.reproduction import Measured, Reproduction, at_most, exactly
+from lab.core.reproduction import Measured, Reproduction, at_most, exactly
+from lab.figures.figure_style import BLACK, COLOURS, GREY, new_figure
+from lab.reproduce.hand_set_weights import NO_TAPS, by_hand
 from model import ModelConfig
 from model.attention import Attention
 from model.block import Block

@@ -1,6 +1,6 @@
 """With both branches at zero, what leaves a block: its input, the norm of its input, or nothing?
 
-Command: python -m experiments.reproduce --only=zero_branch
+Command: python reproduce.py --only=zero_branch
 Time: 2 seconds.
 """
 
@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from experiments.by_hand import NO_TAPS, by_hand
-from experiments.figure_style import GREY, VARIANT_COLOURS, new_figure
-from experiments.reproduction import Measured, Reproduction, at_least, at_most, exactly
+from lab.core.reproduction import Measured, Reproduction, at_least, at_most, exactly
+from lab.figures.figure_style import GREY, VARIANT_COLOURS, new_figure
+from lab.reproduce.hand_set_weights import NO_TAPS, by_hand
 from model import ModelConfig
 from model.block import Block
 from model.norm import LayerNorm

@@ -53,3 +53,11 @@ def unprivileged():
     os.setresuid(0, 0, 0)
   else:
     yield
+
+
+@pytest.fixture
+def one_format(monkeypatch):
+  """Figures are saved as SVG alone, where a test is not about them."""
+  from lab.figures import figure_style  # matplotlib takes a second to import
+
+  monkeypatch.setattr(figure_style, 'FORMATS', {'svg': figure_style.FORMATS['svg']})

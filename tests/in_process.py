@@ -3,7 +3,7 @@
 from absl.testing import flagsaver
 
 import train
-from experiments.command_line import parse_flags
+from lab.cli.command_line import parse_flags
 
 
 def run_main(*arguments: str) -> int:

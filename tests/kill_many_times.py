@@ -27,8 +27,8 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from event_files import read_events  # noqa: E402
 
-from training.checkpoint import load, steps_in  # noqa: E402
 from training.config import Config  # noqa: E402
+from training.run_files.checkpoint import load, steps_in  # noqa: E402
 from training.step import init_state  # noqa: E402
 
 STEPS, EVALUATED_EVERY, SAVED_EVERY = 60, 10, 6

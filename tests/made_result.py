@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from training.result import write_result
+from training.run_files.result import write_result
 
 RESULT: dict[str, Any] = {
   'experiment': 'block', 'variant': 'baseline', 'seed': 0, 'status': 'completed', 'steps': 300, 'tokens': 4_915_200,

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from training import run_directory
-from training.checkpoint import Checkpoints
 from training.config import Config
-from training.data import Data
+from training.data.loading import Data
 from training.mesh import make_mesh
-from training.metrics_log import MetricsLog
 from training.programs import Programs
 from training.provenance import note_environment
 from training.resume import state_to_go_on_from
+from training.run_files import run_directory
+from training.run_files.checkpoint import Checkpoints
+from training.run_files.metrics_log import MetricsLog
 from training.step import State, init_state
 
 

@@ -149,7 +149,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
   ],
 )
 def test_a_mistake_is_told_in_one_line_and_nothing_is_written(arguments, message, place, capfd, monkeypatch):
-  monkeypatch.setattr('experiments.processes.PATIENCE', 0.1)
+  monkeypatch.setattr('lab.launch.processes.PATIENCE', 0.1)
   refused(arguments, message, place, capfd)
 
 

@@ -13,14 +13,16 @@ from absl.testing import flagsaver
 from in_process import run_main
 from refusals import refused
 
-import experiments.conduct  # noqa: F401 - before the privileges to read it are dropped
+import lab.commands.run_experiment  # noqa: F401 - before the privileges to read it are dropped
 import train
 from configs.flags import load_config
-from experiments import plan
-from experiments.command_line import parse_flags
-from training import locks
-from training.data import load_for
+from lab.cli.command_line import parse_flags
+from lab.commands.request import resolve
+from lab.core import plan
+from training.code_version import PROJECT
+from training.data.loading import load_for
 from training.files import read_json, write_sealed
+from training.run_files import locks
 
 RUN = [
   '--name=mine', '--config.data.task=copy', '--config.data.sequence_length=8', '--config.model.num_layers=1',
@@ -34,8 +36,8 @@ def run(tmp_path_factory) -> Path:
   """What the command RUN leaves when it is killed after step 36."""
   with flagsaver.flagsaver():
     parse_flags('train.py', ['train.py', *RUN])
-    experiment, changes = train.asked_for()
-  scale = load_config(str(train.PROJECT / experiment.config))
+    experiment, changes = resolve(train.request())
+  scale = load_config(str(PROJECT / experiment.config))
   (planned,) = plan.plan_runs(experiment, scale, changes, Path('runs'))
   return made_run.make_run(tmp_path_factory.mktemp('made'), planned.config, load_for(planned.config))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from kill_many_times import COMMAND, MOMENTS, compare, finish, last_step, runs_of, start, wait_for
 
-from training import locks
-from training.checkpoint import steps_in
+from training.run_files import locks
+from training.run_files.checkpoint import steps_in
 
 # A program of its own: this process has threads of JAX's, and may not fork.
 TAKE_TERMINAL = """

@@ -8,17 +8,18 @@ import made_result
 import made_run
 import pytest
 
-from experiments import plan, results
-from experiments.experiment import Experiment
+from lab.analysis import results
+from lab.core import plan
+from lab.core.experiment import Experiment
 from training.config import Config, ConfigError
-from training.data import load_for
-from training.result import read_result
+from training.data.loading import load_for
+from training.run_files.result import read_result
 
 PROJECT = Path(__file__).parent.parent
 SOURCES = sorted(
   [
     *PROJECT.glob('*.py'),
-    *(p for name in ('model', 'training', 'experiments', 'configs') for p in PROJECT.glob(f'{name}/**/*.py')),
+    *(p for name in ('model', 'training', 'lab', 'experiments', 'configs') for p in PROJECT.glob(f'{name}/**/*.py')),
   ]
 )
 RUNS_WHAT_IT_READS = {

@@ -9,8 +9,10 @@ from absl import flags
 from absl.testing import flagsaver
 
 import train
-from experiments import plan
-from experiments.command_line import parse_flags
+from configs.flags import load_config
+from lab.cli.command_line import parse_flags
+from lab.commands.request import resolve
+from lab.core import plan
 
 PROJECT = Path(train.__file__).parent
 README = (PROJECT / 'README.md').read_text('utf8')
@@ -35,8 +37,8 @@ def test_a_command_of_the_readme_is_understood(command, monkeypatch, tmp_path):
   monkeypatch.chdir(PROJECT)
   with flagsaver.flagsaver():
     assert len(parse_flags('train.py', shlex.split(command))) == 1
-    experiment, changes = train.asked_for()
-    scale = train.load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
+    experiment, changes = resolve(train.request())
+    scale = load_config(flags.FLAGS.config or str(PROJECT / experiment.config))
     assert plan.plan_runs(experiment, scale, changes, tmp_path)
 
 

@@ -15,8 +15,11 @@ from in_process import run_main
 from rich.console import Console
 
 import train
-from experiments.command_line import parse_flags
-from experiments.results import load
+from lab.analysis.results import load
+from lab.cli.command_line import parse_flags
+from lab.commands.list_experiments import list_experiments
+from lab.commands.request import resolve
+from lab.core import registry
 from training.config import ConfigError
 from training.host import cores
 
@@ -36,7 +39,7 @@ def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
 def test_a_narrow_list_cuts_no_name(width):
   """Variants that differ in their last letters would look alike."""
   file = io.StringIO()
-  train.list_experiments(Console(file=file, width=width))
+  list_experiments(Console(file=file, width=width))
   assert '…' not in file.getvalue()
   assert max(map(len, file.getvalue().splitlines())) <= width
 
@@ -48,10 +51,10 @@ def test_help_shows_the_flags_of_every_module():
 
 
 def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
-  def fail():
+  def fail(request, console):
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr(train, 'main', fail)
+  monkeypatch.setattr('lab.commands.train.run', fail)
   assert run_main() == 1
   message = capsys.readouterr().err
   assert message.startswith('train.py: runs could not be written (No space left on device): what was saved before is')
@@ -61,13 +64,13 @@ def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
 def asked_for(*arguments: str):
   with flagsaver.flagsaver():
     parse_flags('train.py', ['train.py', *arguments])
-    return train.asked_for()
+    return resolve(train.request())
 
 
 def test_what_is_asked_for():
   assert asked_for()[0].name == 'block'
   assert asked_for('--experiment=heads', '--config.run.steps=9') == (
-    train.registry.find_experiment('heads'),
+    registry.find_experiment('heads'),
     {'run.steps': 9},
   )
   experiment, changes = asked_for('--norm_placement=post', '--noresidual', '--noconfig.model.causal', '--name=mine')

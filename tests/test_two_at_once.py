@@ -10,11 +10,14 @@ import pytest
 from kill_many_times import COMMAND, runs_of, start, wait_for
 from rich.console import Console
 
-from experiments import conduct, launch, plan, results
-from experiments.experiment import Experiment
-from training import locks, run_directory
+from lab.analysis import results
+from lab.commands import run_experiment
+from lab.core import plan
+from lab.core.experiment import Experiment
+from lab.launch import launchers
 from training.config import Config, ConfigError
-from training.data import load_for
+from training.data.loading import load_for
+from training.run_files import locks, run_directory
 
 SMALL = [
   '--config.data.task=copy', '--config.data.sequence_length=16', '--config.model.num_layers=2',
@@ -69,8 +72,8 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
   class Stop(BaseException):
     pass
 
-  monkeypatch.setattr('experiments.report.write', write)
+  monkeypatch.setattr('lab.report.report.write', write)
   with pytest.raises(Stop):
-    conduct.conduct(experiment, [run], launch.local(), Console(), 'python train.py')
+    run_experiment.run_experiment(experiment, [run], launchers.local(), Console(), 'python train.py')
   with locks.locked(tmp_path / 'trial' / 'lock'):
     pass

@@ -50,7 +50,7 @@ def other_code(results: Iterable[Mapping[str, Any]], here: str = DIGEST) -> str 
   """What a report says of runs that were made by other code than this checkout's; None if there are none.
 
   Args:
-    results: as `training.result.read_result` gives them. Those of older versions do not say what made them.
+    results: as `training.run_files.result.read_result` gives them. Those of older versions do not say what made them.
     here: the digest of this checkout.
   """
   results = list(results)

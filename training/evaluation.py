@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 from training.config import Config
-from training.data import Data
-from training.held_out import held_out
-from training.ngrams import unigram_entropy
+from training.data.held_out import held_out
+from training.data.loading import Data
+from training.data.ngrams import unigram_entropy
+from training.data.sources import Source
 from training.programs import Programs
 from training.scoring import Scoring
-from training.sources import Source
 from training.step import State, has_diverged
 
 FAILED_TO_LEARN = 0.99  # of the unigram entropy: a loss above it has made no use of context

@@ -7,15 +7,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from training import run_directory
-from training.checkpoint import load, steps_in
 from training.config import Config, ConfigError
 from training.digests import Damaged
 from training.mesh import by_rule
 from training.paths import given_path
+from training.run_files import run_directory
+from training.run_files.checkpoint import load, steps_in
+from training.run_files.stored_run import read_config
+from training.run_files.trained_run import is_of
 from training.step import init_state
-from training.stored_run import read_config
-from training.trained_run import is_of
 
 
 def check_source(config: Config) -> Path:

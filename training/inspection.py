@@ -14,9 +14,9 @@ import numpy as np
 
 import model
 from training.config import Config
+from training.data.sources import Batch
 from training.measures import forward_measures, gradient_measures
 from training.metrics import parameter_name
-from training.sources import Batch
 from training.step import loss_and_gradients, norm_by_layer, objective
 
 
@@ -28,7 +28,7 @@ def inspect(
   Args:
     config: the model, and the length of its sequences.
     params: as `model.init` makes them.
-    batch: as `training.data.train_batches` gives them: inputs_BT, targets_BT, weights_BT.
+    batch: as `training.data.loading.train_batches` gives them: inputs_BT, targets_BT, weights_BT.
     by_position: whether the two paths are measured at every position.
     by_sequence: whether the gradient of each sequence is taken alone too, one after the other.
 

@@ -11,19 +11,20 @@ from typing import Any
 import jax
 from absl import logging
 
-from training import locks, resume, run_directory
-from training.checkpoint import About, Checkpoints
+from training import resume
 from training.config import Config
-from training.data import Data, load_for, train_batches
+from training.data.loading import Data, load_for, train_batches
 from training.evaluation import result_of, validate
 from training.files import SaveFailed, checksum_of
 from training.identity import identity
 from training.mesh import own_rows
 from training.metrics import named_metrics
-from training.metrics_log import Mark, MetricsLog, as_row
 from training.programs import Programs, programs_for
 from training.provenance import environment, note_environment
-from training.result import write_result
+from training.run_files import locks, run_directory
+from training.run_files.checkpoint import About, Checkpoints
+from training.run_files.metrics_log import Mark, MetricsLog, as_row
+from training.run_files.result import write_result
 from training.scoring import Scoring, Stopped
 from training.step import State, has_diverged, is_logged
 

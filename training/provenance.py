@@ -12,7 +12,7 @@ import jax
 from training.code_version import DIGEST, code, describe
 from training.files import Damaged, read_json, write_sealed
 from training.host import cores
-from training.stored_run import ENVIRONMENT, made_with
+from training.run_files.stored_run import ENVIRONMENT, made_with
 
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
 # What jax.config holds that decides bits: which random numbers, which types, which program. Its other names are of

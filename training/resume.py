@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from training import run_directory
-from training.checkpoint import About, Checkpoints, newest_whole
 from training.code_version import DIGEST, code, describe
 from training.config import Config, ConfigError
-from training.data import Data
+from training.data.loading import Data
 from training.digests import read_manifest
 from training.init_from import check_source, source_params
-from training.metrics_log import NOTHING, check_mark
 from training.optimizer import make_schedule, updates_in_common
 from training.programs import Programs
 from training.provenance import made_under
-from training.result import RESULT
+from training.run_files import run_directory
+from training.run_files.checkpoint import About, Checkpoints, newest_whole
+from training.run_files.metrics_log import NOTHING, check_mark
+from training.run_files.result import RESULT
 from training.step import State, starting_from
 
 # Of a run's history: whose parameters it began with, and the steps at which it was given more steps, other code, or

@@ -13,12 +13,12 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from training.config import Config, ConfigError
-from training.data import evaluation_batches
+from training.data.loading import evaluation_batches
+from training.data.sources import Source
 from training.digests import array_checksums
 from training.files import Damaged, checksum_of, read_json, write_sealed
 from training.mesh import own_rows
 from training.programs import Programs, evaluation_size
-from training.sources import Source
 
 FILE = 'evaluation.json'
 SAVE_SECONDS = 30.0  # between saves of what was scored, for a process that is killed without a warning

@@ -8,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import drawn, figure_style, grid, plan, record, registry, runs
-from experiments.by_hand import by_hand
-from experiments.findings import judge_all
 from experiments.rank_collapse import relative_residual
 from experiments.worked_example import config
+from lab.analysis import load_runs
+from lab.core import plan, registry
+from lab.figures import figure_style
+from lab.reproduce import figure_data, learning_rate_grid, record
+from lab.reproduce.hand_set_weights import by_hand
+from lab.reproduce.verdicts import judge_all
 from model.attention import Attention
 from training.config import Config, ConfigError
 from training.files import read_json
@@ -54,7 +57,7 @@ def test_a_reproduction_says_what_it_claims_and_how_to_run_it(name):
   assert reproduction.expected
   quantities = [expected.quantity for expected in reproduction.expected]
   assert len(set(quantities)) == len(quantities)
-  assert f'python -m experiments.reproduce --only={name}' in importlib.import_module(f'experiments.{name}').__doc__
+  assert f'python reproduce.py --only={name}' in importlib.import_module(f'experiments.{name}').__doc__
   assert (reproduction.measure is None) != (reproduction.read is None)
 
 
@@ -91,7 +94,7 @@ def check_drawn(reproduction, measured):
   findings = judge_all(reproduction, measured)
   assert all(finding.value is not None for finding in findings), findings
   figure = figure_style.styled(reproduction.draw)(measured)
-  panels = drawn.drawn_numbers(figure)
+  panels = figure_data.drawn_numbers(figure)
   assert any(panel['lines'] or panel['bars'] or panel['images'] for panel in panels)
   assert all(line['name'] for panel in panels for line in panel['lines'])
   return {expected.quantity: finding for expected, finding in zip(reproduction.expected, findings, strict=True)}
@@ -101,7 +104,7 @@ def read_fake(name, tmp_path, levels, **options):
   """The findings of a trained reproduction from made-up runs with these final losses by variant."""
   experiment = registry.find_experiment(name)
   directory = fake_runs.write_experiment(tmp_path / name, experiment, levels=levels, points=3, inspect=False, **options)
-  found = runs.load(experiment, directory)
+  found = load_runs.load(experiment, directory)
   reproduction = registry.find_reproduction(name)
   return check_drawn(reproduction, reproduction.read(found))
 
@@ -133,8 +136,8 @@ def test_a_loss_that_float32_rounds_to_0_has_a_place_in_the_figure():
 
 def test_leaving_the_warm_up_out_costs_one_placement(tmp_path):
   module = importlib.import_module('experiments.warmup')
-  levels = {grid.at(name, rate): 3.0 for name in module.SETTINGS for rate in module.RATES}
-  levels |= {grid.at('post_no_warmup', rate): 3.5 for rate in module.RATES}
+  levels = {learning_rate_grid.at(name, rate): 3.0 for name in module.SETTINGS for rate in module.RATES}
+  levels |= {learning_rate_grid.at('post_no_warmup', rate): 3.5 for rate in module.RATES}
   findings = read_fake('warmup', tmp_path / 'a', levels)
   assert findings['post_cost'].value == pytest.approx(0.5, abs=0.05)
   assert findings['post_cost'].verdict == 'reproduced'
@@ -143,8 +146,8 @@ def test_leaving_the_warm_up_out_costs_one_placement(tmp_path):
 
 def test_sensitivity_counts_a_diverged_run_as_its_start(tmp_path):
   module = importlib.import_module('experiments.lr_sensitivity')
-  levels = {grid.at(name, rate): 3.0 for name in module.SETTINGS for rate in module.RATES}
-  statuses = {(grid.at('post', 0.3), seed): 'diverged' for seed in range(5)}
+  levels = {learning_rate_grid.at(name, rate): 3.0 for name in module.SETTINGS for rate in module.RATES}
+  statuses = {(learning_rate_grid.at('post', 0.3), seed): 'diverged' for seed in range(5)}
   findings = read_fake('lr_sensitivity', tmp_path, levels, statuses=statuses)
   # One of seven rates ends at the start of the made-up curves, 6.5 and some noise, and the others at about 3.
   assert findings['post'].value == pytest.approx(3.5 / 7, abs=0.03)
@@ -152,7 +155,7 @@ def test_sensitivity_counts_a_diverged_run_as_its_start(tmp_path):
 
 
 def test_sensitivity_by_hand():
-  np.testing.assert_allclose(grid.sensitivity(np.array([[3.0, 3.0], [3.0, 5.0]])), [0, 1])
+  np.testing.assert_allclose(learning_rate_grid.sensitivity(np.array([[3.0, 3.0], [3.0, 5.0]])), [0, 1])
 
 
 def test_a_map_of_what_trains(tmp_path):
@@ -167,11 +170,13 @@ def test_the_initialisation_decides(tmp_path):
 
   def levels(post, post_without):
     by_setting = dict(zip(module.SETTINGS, (3.0, post, 3.0, post_without), strict=True))
-    return {grid.at(name, rate): level for name, level in by_setting.items() for rate in module.RATES}
+    return {learning_rate_grid.at(name, rate): level for name, level in by_setting.items() for rate in module.RATES}
 
   findings = read_fake('initialisation', tmp_path / 'a', levels(2.9, 4.43))
   assert {finding.verdict for finding in findings.values()} == {'reproduced'}
-  lost = levels(3.2, 3.2) | {grid.at('post_depth_scale', 1e-3): 2.9}  # the best rate is not the one compared at
+  lost = levels(3.2, 3.2) | {
+    learning_rate_grid.at('post_depth_scale', 1e-3): 2.9
+  }  # the best rate is not the one compared at
   findings = read_fake('initialisation', tmp_path / 'b', lost)
   assert {name: finding.verdict for name, finding in findings.items()} == {
     'depth_scale': 'not reproduced', 'best': 'reproduced', 'no_depth_scale': 'not reproduced',

@@ -14,11 +14,11 @@ import numpy as np
 
 from model.config import ModelConfig
 from training import programs
-from training.checkpoint import Checkpoints
 from training.config import Config, DataConfig, OptimizerConfig, RunConfig
-from training.data import load_for, train_batches
+from training.data.loading import load_for, train_batches
 from training.evaluation import evaluate
 from training.mesh import by_rule, make_mesh, replicated
+from training.run_files.checkpoint import Checkpoints
 from training.step import init_state
 
 CONFIG = Config(

@@ -9,9 +9,9 @@ import numpy as np
 
 from model.config import ModelConfig
 from training import loop, programs
-from training.checkpoint import load, steps_in
 from training.config import Config, DataConfig, OptimizerConfig, RunConfig
-from training.result import read_result
+from training.run_files.checkpoint import load, steps_in
+from training.run_files.result import read_result
 
 CONFIG = Config(
   model=ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=12),

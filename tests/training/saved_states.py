@@ -6,9 +6,9 @@ import numpy as np
 
 from model.config import ModelConfig
 from model.transformer import param_shapes
-from training.checkpoint import Checkpoints
 from training.config import Config
 from training.optimizer import make_optimizer
+from training.run_files.checkpoint import Checkpoints
 from training.step import State
 
 CONFIG = Config(model=ModelConfig(vocab_size=11, num_layers=2, d_model=8, num_heads=2, norm='layer', use_bias=True))

@@ -5,10 +5,11 @@ import shutil
 import pytest
 from quick_runs import CONFIG, Stop, assert_same_run, stop_at, train
 
-from training import resume, run_directory
+from training import resume
 from training.code_version import DIGEST, code
 from training.provenance import made_under
-from training.result import read_result
+from training.run_files import run_directory
+from training.run_files.result import read_result
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('quick_programs', 'in_folder')]
 OTHER, THIRD = '7' * 64, '9' * 64

@@ -10,9 +10,9 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 from saved_states import ABOUT, assert_same, shapes_of, state_of
 
-from training.checkpoint import Checkpoints, load, steps_in
 from training.config import ConfigError
 from training.digests import Damaged
+from training.run_files.checkpoint import Checkpoints, load, steps_in
 
 
 def damage(path: Path, how: str) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from quick_runs import CONFIG, assert_same_run, content_of, rows_of, train
 
-from training import run_directory
 from training.config import ConfigError
 from training.resume import check_start
-from training.stored_run import data_checksum, made_with, read_config
+from training.run_files import run_directory
+from training.run_files.stored_run import data_checksum, made_with, read_config
 
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 

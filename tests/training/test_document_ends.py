@@ -9,10 +9,10 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training import corpus, data
 from training.config import ConfigError, DataConfig
-from training.sources import Windows
-from training.tokenizer import Encoder, Tokenizer
+from training.data import corpus, loading
+from training.data.sources import Windows
+from training.data.tokenizer import Encoder, Tokenizer
 
 TEXTS = st.lists(st.text('ab\n', max_size=30).map(str.encode), min_size=1, max_size=60)
 
@@ -139,10 +139,10 @@ def test_each_input_is_numbered_by_its_document(tokens, sequence_length, partial
 @pytest.mark.parametrize('mask', [False, True])
 def test_batches_tell_of_documents_where_attention_is_to_stay_in_them(tmp_path, mask):
   config = files(tmp_path, *[b'document' * 4] * 40, end_token='end', mask_documents=mask, sequence_length=50)
-  loaded = data.load(config, batch_size=2)
+  loaded = loading.load(config, batch_size=2)
   batches = [
-    next(data.train_batches(loaded, 2, seed=0, start_step=0, num_steps=1)),
-    next(data.evaluation_batches(loaded.test, 2)),
+    next(loading.train_batches(loaded, 2, seed=0, start_step=0, num_steps=1)),
+    next(loading.evaluation_batches(loaded.test, 2)),
   ]
   for batch in batches:
     assert ('documents_BT' in batch) == mask

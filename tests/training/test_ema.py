@@ -8,13 +8,13 @@ import pytest
 import quick_runs
 from tiny_steps import CONFIG, SKIP, bad_batch, batch_of, compiled_init, compiled_step, same_bits
 
-from training.checkpoint import steps_in
-from training.data import load_for
+from training.data.loading import load_for
 from training.digests import array_checksums
 from training.evaluation import evaluate
 from training.mesh import partition
 from training.optimizer import make_average
 from training.programs import programs_for
+from training.run_files.checkpoint import steps_in
 from training.step import AveragedState, State, starting_from
 
 

@@ -11,12 +11,12 @@ import model
 from model.config import ModelConfig
 from training import evaluation
 from training.config import Config, DataConfig, RunConfig
-from training.corpus import Segment
-from training.data import Data
+from training.data.corpus import Segment
+from training.data.loading import Data
+from training.data.sources import Source
 from training.mesh import make_mesh
 from training.programs import Programs, evaluation_size
 from training.scoring import Scoring
-from training.sources import Source
 from training.step import State, has_diverged, make_evaluation_step
 
 CONFIG = Config(

@@ -5,9 +5,11 @@ import json
 import pytest
 from quick_runs import CONFIG, EASY, EVALUATED, Stop, assert_same_run, rows_of, train
 
-from training import corpus, files, held_out, loop, programs, run_directory, scoring
-from training.checkpoint import steps_in
+from training import files, loop, programs, scoring
+from training.data import corpus, held_out
 from training.programs import Programs
+from training.run_files import run_directory
+from training.run_files.checkpoint import steps_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('quick_programs', 'in_folder')]
 

@@ -23,11 +23,12 @@ from quick_runs import (
   train,
 )
 
-from training import loop, run_directory
-from training.checkpoint import Checkpoints, steps_in
+from training import loop
 from training.config import ConfigError
 from training.files import SaveFailed, read_json
-from training.metrics_log import MetricsLog
+from training.run_files import run_directory
+from training.run_files.checkpoint import Checkpoints, steps_in
+from training.run_files.metrics_log import MetricsLog
 
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 

@@ -23,10 +23,10 @@ from quick_runs import (
 
 import model
 from training import loop
-from training.checkpoint import Checkpoints
 from training.config import Config
-from training.data import load_for, train_batches
-from training.result import read_result
+from training.data.loading import load_for, train_batches
+from training.run_files.checkpoint import Checkpoints
+from training.run_files.result import read_result
 
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 

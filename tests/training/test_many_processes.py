@@ -14,8 +14,8 @@ import pytest
 from kill_many_times import PROJECT, wait_for
 from quick_runs import final_state, rows_of, train
 
-from training.checkpoint import steps_in
 from training.config import Config
+from training.run_files.checkpoint import steps_in
 
 COMMAND = [
   sys.executable, str(PROJECT / 'train.py'), '--name=mine', '--config.mesh.data=2', '--config.mesh.fsdp=4',

@@ -6,8 +6,9 @@ import time
 import pytest
 from quick_runs import assert_same_run, train
 
-from training import locks, loop
-from training.checkpoint import steps_in
+from training import loop
+from training.run_files import locks
+from training.run_files.checkpoint import steps_in
 
 pytestmark = [
   pytest.mark.usefixtures('quick_programs', 'in_folder'),

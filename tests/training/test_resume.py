@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from model.config import ModelConfig
-from training import resume, run_directory
+from training import resume
 from training.config import Config, ConfigError, DataConfig, OptimizerConfig, RunConfig
-from training.data import load_for
+from training.data.loading import load_for
 from training.init_from import check_source
 from training.resume import check_start
+from training.run_files import run_directory
 
 CONFIG = Config(
   model=ModelConfig(num_layers=1, d_model=8, num_heads=2, d_ff=12),

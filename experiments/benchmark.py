@@ -1,0 +1,7 @@
+"""This command is now in lab/benchmark."""
+
+import sys
+
+if __name__ == '__main__':
+  print('experiments.benchmark has moved: python -m lab.benchmark', file=sys.stderr)
+  sys.exit(2)

@@ -1,0 +1,242 @@
+"""Which runs may be pooled and compared: those that share every setting but the seeds and what their variant declares.
+
+All of it is read from the runs' own config.json and result.json, never from what a command line says now.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lab.analysis.recorded_run import RecordedRun
+from lab.core.experiment import Changes
+from training.config import Config
+from training.data.held_out import part_of
+from training.data.synthetic import TASKS
+from training.identity import decides
+
+SEED_PATHS = ('run.init_seed', 'data.seed')  # what differs between the seeds of one variant
+TUNED_PATHS = ('optimizer.learning_rate', 'optimizer.warmup_steps')  # may differ between variants that are all tuned
+TEXT = 'the data checksum'
+PART = 'run.final_evaluation_tokens'  # of a result on a part of the held-out splits; 0: on all of them
+SOURCE = 'the checkpoint of run.init_from'
+EXTENDED = 'the step it was extended at'
+TEXT_PATHS = ('data.paths', 'data.text_field', 'data.tokenizer')  # say no more than the checksum does
+RETOKENIZES = ('data.tokenizer', 'data.end_token')  # change the checksum, not the text
+SHOWN = 4  # differences that are told; summary.json has all
+DEFAULTS = Config().to_flat()
+
+
+def settings_of(run: RecordedRun) -> dict[str, Any]:
+  """What decides a run's numbers beside its seeds, by name; None where its files do not say."""
+  config, result = {**DEFAULTS, **run.config}, run.result
+  found = {path: value for path, value in config.items() if decides(path) and path not in SEED_PATHS}
+  found[TEXT] = result.get('data_checksum')
+  found[PART] = part_of(result)
+  found[SOURCE] = (result.get('init_from') or {}).get('sha256')
+  # Under a constant learning rate a run that was extended is the longer run.
+  extended = [] if config['optimizer.schedule'] == 'constant' else result.get('extended_at') or []
+  found[EXTENDED] = ', '.join(map(str, extended)) or 'none'
+  settings = {name: value for name, value in (result.get('settings') or {}).items() if of_random_numbers(name)}
+  for change in result.get('environment_changed_at') or ():  # of what was trained under two, both are told
+    for name, (before, now) in change['changes'].items():
+      if of_random_numbers(name) and change['step'] < result['steps']:
+        settings[name] = f'{before} up to step {change["step"]}, then {now}'
+  return found | {f'the setting {name}': value for name, value in settings.items()}
+
+
+def of_random_numbers(setting: str) -> bool:
+  """Whether a setting of JAX decides which random numbers a seed gives."""
+  return any(part in setting.lower() for part in ('prng', 'threefry', 'random_seed'))
+
+
+def drawn_by_seed(run: RecordedRun) -> dict[str, int]:
+  """What the seed decides in a run, and the number that does: initial values, dropout masks, the data."""
+  config = {**DEFAULTS, **run.config}
+  found = {}
+  if not config['run.init_from']:
+    found['the initial values'] = config['run.init_seed']
+  if config['model.dropout']:
+    found['the dropout masks'] = config['run.init_seed']
+  found['the training sequences' if config['data.task'] in TASKS else 'the order of the data'] = config['data.seed']
+  return found
+
+
+def repeated(runs: Sequence[RecordedRun]) -> dict[int, int]:
+  """The seeds of a variant whose runs are another seed's over again, as copies are: {seed: the one it repeats}."""
+  found: dict[int, int] = {}
+  originals: list[RecordedRun] = []
+  for run in sorted(runs, key=lambda run: (any(run.config.get(path) != run.seed for path in SEED_PATHS), run.seed)):
+    same = [one for one in originals if drawn_by_seed(one) == drawn_by_seed(run) and not _differing(one, run)]
+    if same:
+      found[run.seed] = same[0].seed
+    else:
+      originals.append(run)
+  return found
+
+
+def refusals(
+  runs_of: Mapping[str, Sequence[RecordedRun]], declared: Mapping[str, Changes] | None
+) -> dict[str, tuple[str, ...]]:
+  """The variants that are not to be pooled, each with what differs; the first one that agrees in itself is the measure.
+
+  Args:
+    runs_of: the runs of each variant, the baseline first.
+    declared: what each variant changes; None: whatever differs between two variants is what is compared.
+  """
+  found = {variant: within(own) for variant, own in runs_of.items()}
+  whole = [variant for variant, reasons in found.items() if not reasons]
+  for variant in whole[1:]:
+    found[variant] = _between(whole[0], variant, runs_of, declared)
+  if whole and declared is not None:
+    found[whole[0]] += _undeclared(whole[0], runs_of, declared)
+  return {variant: tuple(reasons) for variant, reasons in found.items() if reasons}
+
+
+def within(runs: Sequence[RecordedRun]) -> list[str]:
+  """In what the runs of one variant differ beside their seeds, a phrase each: run.steps is 30 in seed 3, 150 in ..."""
+  every = {run.seed: settings_of(run) for run in runs}
+  names = dict.fromkeys(name for settings in every.values() for name in settings)
+  reasons = []
+  for name in names:
+    values = {seed: settings.get(name) for seed, settings in every.items()}
+    if len({repr(value) for value in values.values() if value is not None}) > 1 and not _says_nothing(name, every):
+      reasons.append(f'{name} is {_by_value(values)}')
+  parameters = {run.seed: run.result.get('parameters') for run in runs}
+  if len(set(parameters.values())) > 1 and not reasons:
+    reasons.append(f'the number of parameters is {_by_value(parameters)}')
+  reasons += [f'{path} is {mixed}' for path in SEED_PATHS if (mixed := _mixed_seeds(path, runs))]
+  if not all({**DEFAULTS, **run.config}['model.causal'] for run in runs):  # older versions trained such runs
+    reasons.append('without a causal mask each position attended to the token that it predicts')
+  return reasons + [line for run in runs if (line := _contradiction(run))]
+
+
+def differences(variant: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dict[str, tuple[Any, Any]]:
+  """What decides numbers and differs between the runs of two variants: name -> (here, there)."""
+  return _differing(variant[0], baseline[0])
+
+
+def _between(
+  reference: str, variant: str, runs_of: Mapping[str, Sequence[RecordedRun]], declared: Mapping[str, Changes] | None
+) -> list[str]:
+  ours, theirs = runs_of[variant], runs_of[reference]
+  allowed = set() if declared is None else {*declared[variant], *declared[reference]}
+  if all(run.result.get('learning_rate_tuned') for run in (*ours, *theirs)):
+    allowed |= set(TUNED_PATHS)
+  differing = differences(ours, theirs)
+  if declared is None:
+    allowed = {name for name in differing if name not in (TEXT, PART) and not name.startswith('the setting ')}
+  synthetic = ours[0].config.get('data.task') in TASKS
+  if allowed & {*RETOKENIZES, *(['data.sequence_length'] if synthetic else [])} and _same_text(ours[0], theirs[0]):
+    differing.pop(TEXT, None)
+  reasons = [
+    f'{name} is {told(here)} ({reference} {told(there)})'
+    for name, (here, there) in differing.items()
+    if name not in allowed
+  ]
+  seeds = {run.seed for run in ours} & {run.seed for run in theirs}
+  for path in SEED_PATHS:
+    here, there = ({run.seed: run.config.get(path) for run in own if run.seed in seeds} for own in (ours, theirs))
+    if here != there and path not in allowed:
+      reasons.append(f'{path} is {_by_value(here)} ({reference} {_by_value(there)})')
+  return reasons + ([] if declared is None else _undeclared(variant, runs_of, declared))
+
+
+def _same_text(one: RecordedRun, other: RecordedRun) -> bool:
+  """Whether two runs of other tokens read the same text: by its checksum or, of older versions, by its paths."""
+  checksums = [run.result.get('text_checksum') for run in (one, other)]
+  return checksums[0] == checksums[1] if all(checksums) else 'data.paths' not in _differing(one, other)
+
+
+def _undeclared(
+  variant: str, runs_of: Mapping[str, Sequence[RecordedRun]], declared: Mapping[str, Changes]
+) -> list[str]:
+  """Where the runs of a variant are not what it declares, as after its declaration was edited."""
+  first = runs_of[variant][0]
+  free = TUNED_PATHS if first.result.get('learning_rate_tuned') else ()
+  config = {**DEFAULTS, **first.config}
+  return [
+    f'{path} is {told(config[path])}, and the variant is declared with {told(value)}'
+    for path, value in declared[variant].items()
+    if path in config and path not in free and config[path] != value
+  ]
+
+
+def _differing(one: RecordedRun, other: RecordedRun) -> dict[str, tuple[Any, Any]]:
+  ours, theirs = settings_of(one), settings_of(other)
+  return {
+    name: (ours.get(name), theirs.get(name))
+    for name in dict.fromkeys([*ours, *theirs])
+    if ours.get(name) != theirs.get(name)
+    and not _unknown(name, one, other, ours, theirs)
+    and not _says_nothing(name, {0: ours, 1: theirs})
+  }
+
+
+def _unknown(
+  name: str, one: RecordedRun, other: RecordedRun, ours: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> bool:
+  """Whether one of the two was recorded before such things were."""
+  if name.startswith('the setting '):
+    return one.result.get('settings') is None or other.result.get('settings') is None
+  return name in (TEXT, SOURCE, PART) and (ours.get(name) is None or theirs.get(name) is None)
+
+
+def _says_nothing(name: str, every: Mapping[int, Mapping[str, Any]]) -> bool:
+  """A path that differs names the same thing where the checksums agree."""
+  checksum = TEXT if name in TEXT_PATHS else SOURCE if name == 'run.init_from' else None
+  return (
+    checksum is not None
+    and len({settings[checksum] for settings in every.values()}) == 1
+    and all(settings[checksum] for settings in every.values())
+  )
+
+
+def _contradiction(run: RecordedRun) -> str:
+  """Where result.json is not of the run that config.json describes; empty where it is."""
+  config, result = {**DEFAULTS, **run.config}, run.result
+  pairs = {'optimizer.learning_rate': result.get('learning_rate')}
+  if result.get('status') != 'diverged':
+    pairs['run.steps'] = result.get('steps')
+  return '; '.join(
+    f'{path} is {told(config[path])} in the config.json of seed {run.seed}, {told(value)} in its result.json'
+    for path, value in pairs.items()
+    if value is not None and config[path] != value
+  )
+
+
+def _mixed_seeds(path: str, runs: Sequence[RecordedRun]) -> str:
+  """Where some runs have the seed of their folder and others one that was set; empty where all do alike."""
+  values = {run.seed: run.config.get(path) for run in runs}
+  if len(set(values.values())) == 1 or all(value == seed for seed, value in values.items()):
+    return ''
+  return _by_value({seed: 'the seed' if value == seed else value for seed, value in values.items()})
+
+
+def _by_value(values: Mapping[int, Any]) -> str:
+  """Which seeds have which value, the rarest first: 30 in seed 3, 150 in seeds 0-2."""
+  groups: dict[str, list[int]] = {}
+  for seed, value in sorted(values.items()):
+    groups.setdefault(told(value), []).append(seed)
+  if len(groups) == 1:
+    return next(iter(groups))
+  ordered = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
+  return ', '.join(f'{value} in {seeds_told(seeds)}' for value, seeds in ordered)
+
+
+def seeds_told(seeds: Iterable[int]) -> str:
+  """Seeds as a person writes them: seed 3, seeds 0-2, seeds 0, 2-4."""
+  ordered = sorted(seeds)
+  runs: list[list[int]] = []
+  for seed in ordered:
+    if runs and seed == runs[-1][-1] + 1:
+      runs[-1].append(seed)
+    else:
+      runs.append([seed])
+  parts = [f'{run[0]}-{run[-1]}' if len(run) > 2 else ', '.join(map(str, run)) for run in runs]
+  return ('seed ' if len(ordered) == 1 else 'seeds ') + ', '.join(parts)
+
+
+def told(value: Any) -> str:
+  """A setting as a person reads it; of a checksum its beginning."""
+  if isinstance(value, str) and len(value) >= 16 and all(sign in '0123456789abcdef' for sign in value):
+    return value[:8]
+  return 'not recorded' if value is None else "''" if value == '' else str(value)

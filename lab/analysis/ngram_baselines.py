@@ -1,0 +1,54 @@
+"""What n-gram models achieve on a split, kept beside an experiment's runs with the text and the split they are of."""
+
+from pathlib import Path
+
+from training.data.corpus import Split
+from training.data.held_out import is_part
+from training.data.loading import Data
+from training.data.ngrams import NAMES, yardsticks
+from training.files import Damaged, read_json, write_sealed
+
+BITS = 'bits_per_byte'
+
+
+def path_of(directory: Path, split: str) -> Path:
+  """The file of a split in an experiment's directory."""
+  return directory / ('yardsticks.json' if split == 'validation' else f'yardsticks_{split}.json')
+
+
+def read(directory: Path, split: str, data_checksum: str | None, part: int | None = 0) -> dict[str, float] | None:
+  """Bits per byte of a unigram, a bigram and a trigram model on a split of a text.
+
+  Args:
+    directory: of the experiment.
+    split: `validation` or `test`.
+    data_checksum: of the text.
+    part: of the splits; see training.data.held_out.part_of.
+
+  Returns:
+    {'unigram': 4.43, ...}, empty where there are none, as of a synthetic task; None where they are not known: there is
+    no file, or it is damaged, or of another text, split or part, or of a version that did not say.
+  """
+  try:
+    kept = read_json(path_of(directory, split), sealed=lambda value: True)
+  except Damaged:
+    return None
+  wanted = {'data_checksum': data_checksum, 'split': split, 'part': part}
+  if kept is None or data_checksum is None or any(kept.get(name) != value for name, value in wanted.items()):
+    return None
+  values = kept.get(BITS)
+  whole = isinstance(values, dict) and set(values) <= set(NAMES) and all(_is_entropy(one) for one in values.values())
+  return values if whole else None
+
+
+def keep(directory: Path, split: Split, data: Data, tokens: int = 0) -> Path:
+  """Counts them and writes the file, unless it is there and of this text; `tokens`: run.final_evaluation_tokens."""
+  path, part = path_of(directory, split), tokens if is_part(data, tokens) else 0
+  if read(directory, split, data.checksum, part) is None:
+    kept = {'data_checksum': data.checksum, 'split': split, 'part': part}
+    write_sealed(path, {**kept, BITS: yardsticks(data, split, tokens)})
+  return path
+
+
+def _is_entropy(value: object) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0

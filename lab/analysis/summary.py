@@ -1,0 +1,291 @@
+"""An experiment's findings as one dict, summary.json: per variant a mean, a paired difference and a verdict."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lab.analysis import comparability, provenance_check, recorded_run, statistics, verdict_wording, wording
+from lab.analysis.claims import contradictions, covered, held_equal
+from lab.analysis.comparability import SEED_PATHS
+from lab.analysis.experiment_runs import ExperimentRuns
+from lab.analysis.learning_rate_selection import Tuning, describe_choice
+from lab.analysis.recorded_run import RecordedRun
+from training.data.held_out import part_of
+
+NOT_COMPARABLE = 'not comparable'
+SHOWN = 12  # settings that a sentence names
+DOES_NOT_COVER = 'the choice of text, the tuning, and other model sizes or lengths of training'
+SHARE_NOTE = 'a schedule that ended earlier would reach it sooner'
+
+
+def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, Any]:
+  """What the runs of an experiment show, in numbers and words; all of it can be written as JSON.
+
+  Args:
+    runs: all there are.
+    tuning: how the learning rates were chosen, for runs that are at those.
+  """
+  experiment, measure = runs.experiment, runs.measure
+  variants = {name: _describe(runs, name) for name in runs.variants}
+  compared = {name: entry for name, entry in variants.items() if entry['pooled']}
+  if experiment.baseline in compared:
+    _compare(runs, compared)
+  _judge(runs, variants)
+  chosen = _describe_tuning(runs, tuning) if tuning and measure.split == 'test' else None
+  equal, different = held_equal(runs, compared, bool(chosen and chosen['holds']))
+  return {
+    'experiment': experiment.name,
+    'question': experiment.question,
+    'baseline': experiment.baseline,
+    'measure': {
+      'column': measure.column,
+      'unit': measure.unit,
+      'margin': measure.margin,
+      'split': measure.split,
+    },
+    'variants': variants,
+    'yardsticks': dict(runs.yardsticks),
+    'held_equal': equal,
+    'not_held_equal': different,
+    'interval': {'level': statistics.LEVEL, 'covers': covered(runs), 'does_not_cover': DOES_NOT_COVER},
+    'tuning': chosen,
+    'notes': [
+      *runs.notes,
+      *_measured_on(runs),
+      *_apart_curves(runs),
+      *_dropped(runs),
+      *_tuned_in_part(runs),
+      *provenance_check.notes(runs),
+      *(chosen['warnings'] if chosen else ()),
+    ],
+    'device': _distinct(run.result.get('device') for run in runs.runs),
+    'layout': _distinct(run.result.get('layout') for run in runs.runs),
+    'data_checksum': _distinct(run.result.get('data_checksum') for run in runs.runs),
+    'versions': _versions(runs.runs),
+    'seconds': sum(run.result.get('seconds') or 0 for run in runs.runs),
+  }
+
+
+def _measured_on(runs: ExperimentRuns) -> list[str]:
+  """A line where the final losses are not of the whole split."""
+  name = 'test' if runs.measure.split == 'test' else 'val'
+  parts = _distinct(
+    (run.result[f'{name}_tokens'], run.result[f'{name}_tokens_of']) for run in runs.runs if part_of(run.result)
+  )
+  return [
+    f'losses are of a fixed subset of the {runs.measure.split} split, spread over it: {scored:,} of {of:,} tokens '
+    '(run.final_evaluation_tokens=0 scores all)'
+    for scored, of in parts
+  ]
+
+
+def _apart_curves(runs: ExperimentRuns) -> list[str]:
+  """A line where the validation curves of runs that are pooled or compared are not of one part of the split."""
+  parts: dict[tuple[int, int], list[RecordedRun]] = {}
+  for variant in runs.variants:
+    for run in runs.pooled(variant):
+      parts.setdefault(_part_of_curve(run), []).append(run)
+  if len(parts) < 2:
+    return []
+  told = ', '.join(
+    f'{provenance_check.named(runs, own)} {sequences} sequences of {length}'
+    for (sequences, length), own in parts.items()
+  )
+  return [f'validation curves are of different parts of the split, and do not compare ({told})']
+
+
+def _dropped(runs: ExperimentRuns) -> list[str]:
+  """A line for each run with run.on_nonfinite=skip that took fewer updates than it has steps."""
+  return [
+    f'{run.variant}, seed {run.seed}: {dropped} of {run.result["steps"]} updates were not finite, and dropped'
+    for run in runs.runs
+    if (dropped := run.result.get('dropped_updates'))
+  ]
+
+
+def _tuned_in_part(runs: ExperimentRuns) -> list[str]:
+  """A line for each variant of which some runs, at the same learning rate as the others, say that it was tuned."""
+  lines = []
+  for variant in runs.variants:
+    tuned = [run for run in runs.of(variant) if run.result.get('learning_rate_tuned')]
+    if 0 < len(tuned) < len(runs.of(variant)):
+      lines.append(f'the learning rate was tuned in {provenance_check.named(runs, tuned)}, and given in its other runs')
+  return lines
+
+
+def _describe_tuning(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
+  """How the rates were chosen; or, where that is not how these runs were made, in what they differ."""
+  pooled = [run for variant in runs.variants for run in runs.pooled(variant)]
+  described = describe_choice(tuning, runs.variants, _distinct(run.result.get('data_checksum') for run in pooled))
+  against = contradictions(tuning, pooled, runs.experiment)
+  if against:
+    described['sentence'] = (
+      f'by a tuning that does not hold for these runs: {wording.some(against, comparability.SHOWN)}'
+    )
+  return {**described, 'holds': not against, 'contradictions': against}
+
+
+def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
+  """What can be said of a variant alone."""
+  own, pooled = runs.of(variant), runs.pooled(variant)
+  first = own[0]
+  values = [value for run in pooled if (value := run.final(runs.measure)) is not None]
+  low, high = statistics.interval(values) or (None, None)
+  status = Counter(run.status for run in own)
+  return {
+    'name': first.named,
+    'pooled': bool(pooled),
+    'not_comparable': list(runs.refused.get(variant, ())),
+    'runs': {name: status[name] for name in ('completed', 'failed_to_learn', 'diverged')},
+    'seeds': {str(run.seed): run.final(runs.measure) for run in own},
+    'mean': float(np.mean(values)) if values else None,
+    'low': low,
+    'high': high,
+    'test_mean': _test_mean(pooled, runs),
+    **{
+      name: _shared((run.result.get(name, False) for run in own), bool(pooled))
+      for name in ('parameters', 'flops_per_token', 'learning_rate')
+    },
+    'learning_rate_tuned': all(run.result.get('learning_rate_tuned') for run in own),
+    'tokens': _shared((run.config['run.steps'] * run.tokens_per_step for run in own), bool(pooled)),
+    'warmup_steps': _shared((run.config['optimizer.warmup_steps'] for run in own), bool(pooled)),
+    'initialisation': _initialisation(first.config),
+    'changes': _changes(runs, variant),
+    'differs_in': None,
+    'comparison': None,
+    'token_multiplier': None,
+    'verdict': '',
+    'sentence': '',
+  }
+
+
+def _shared(values: Iterable[Any], pooled: bool) -> Any:
+  """The value that all runs of a variant have; None where they differ, and are not pooled."""
+  found = list(dict.fromkeys(values))
+  return found[0] if len(found) == 1 or pooled else None
+
+
+def _test_mean(pooled: Iterable[RecordedRun], runs: ExperimentRuns) -> float | None:
+  tests = [run.result.get('test_bits_per_byte') for run in pooled if run.final(runs.measure) is not None]
+  tested = [value for value in tests if value is not None]
+  return float(np.mean(tested)) if tested and len(tested) == len(tests) else None
+
+
+def _judge(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
+  """Adds the verdict to each entry, and the sentence to those that are compared with nothing."""
+  baseline = runs.experiment.baseline
+  for name, entry in variants.items():
+    if not entry['pooled']:
+      entry['verdict'] = NOT_COMPARABLE
+      entry['sentence'] = f'{NOT_COMPARABLE}: {wording.some(entry["not_comparable"], comparability.SHOWN)}'
+    elif entry['comparison']:
+      entry['verdict'] = entry['comparison']['verdict']
+    elif name == baseline:
+      entry['verdict'] = 'baseline'
+    elif baseline in variants:
+      entry['verdict'] = NOT_COMPARABLE
+      entry['sentence'] = f'{NOT_COMPARABLE}: its baseline, {baseline}, is not (see there)'
+    else:
+      entry['verdict'] = 'no baseline to compare with'
+
+
+def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
+  """Adds to each entry what needs the baseline: ratios, the paired difference and its sentence."""
+  baseline = runs.experiment.baseline
+  scores = {name: {run.seed: run.score(runs.measure) for run in runs.pooled(name)} for name in variants}
+  comparisons = {
+    name: statistics.compare(scores[name], scores[baseline], runs.measure.margin)
+    for name in variants
+    if name != baseline
+  }
+  p_values = {name: comparison.p for name, comparison in comparisons.items() if comparison.p is not None}
+  adjusted = dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
+  for name, entry in variants.items():
+    for quantity in ('parameters', 'flops_per_token', 'tokens'):
+      entry[f'{quantity}_ratio'] = entry[quantity] / variants[baseline][quantity]
+    where = verdict_wording.conditions(entry, variants[baseline])
+    entry['sentence'] = f'the baseline, at {where}'
+    if name in comparisons:
+      comparison = comparisons[name]
+      entry['comparison'] = {
+        **dataclasses.asdict(comparison),
+        'differences': {str(seed): value for seed, value in comparison.differences.items()},
+        'p_holm': adjusted.get(name),
+      }
+      own, theirs = runs.pooled(name), runs.pooled(baseline)
+      if not runs.declared:
+        entry['differs_in'] = list(comparability.differences(own, theirs))
+        where = f'{where}; differs from the baseline in {wording.some(entry["differs_in"], SHOWN) or "no setting"}'
+      unlike = provenance_check.unlike(own, theirs)
+      entry['sentence'] = verdict_wording.sentence(
+        comparison, entry['runs'], runs.measure.unit, where
+      ) + verdict_wording.made_apart(unlike)
+      entry['token_multiplier'] = _token_multiplier(runs, name, comparison)
+
+
+def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics.Comparison) -> dict[str, Any] | None:
+  """How much sooner the better of the two reaches the other's final loss; only if the interval excludes 0."""
+  if not comparison.direction or comparison.verdict.startswith('unstable'):
+    return None
+  pair = [variant, runs.experiment.baseline]
+  if len({_part_of_curve(run) for name in pair for run in runs.pooled(name)}) > 1:
+    return None  # the curves are of different parts of the split
+  faster, slower = pair if comparison.direction == 'better' else reversed(pair)
+  paired = [[run for run in runs.pooled(name) if run.seed in comparison.differences] for name in (faster, slower)]
+  if any(run.curve(runs.measure).empty for own in paired for run in own):
+    return None
+  curves = [recorded_run.mean_curve(own, runs.measure) for own in paired]
+  if any(curve.empty for curve in curves):
+    return None
+  tokens = curves[0].index.to_numpy(dtype='float64')
+  share = statistics.token_share(tokens, curves[0].to_numpy(), curves[1].iloc[-1])
+  if share is None:  # the curve is of a part of the split, and may disagree with the whole
+    return None
+  text = f'{faster} reaches the final loss of {slower} after {share:.0%} of its tokens ({1 / share:.2g} times fewer)'
+  return {'faster': faster, 'share': share, 'multiplier': 1 / share, 'sentence': text, 'note': SHARE_NOTE}
+
+
+def _part_of_curve(run: RecordedRun) -> tuple[int, int]:
+  """What decides which part of the validation split its curve is of."""
+  return run.config['run.evaluation_batches'] * run.config['run.batch_size'], run.config['data.sequence_length']
+
+
+def _initialisation(config: Mapping[str, Any]) -> str:
+  if config['model.norm_placement'] == 'deepnorm':
+    return f'{config["model.init"]} with the scale of DeepNorm'
+  return f'{config["model.init"]} {"with" if config["model.init_depth_scale"] else "without"} depth scale'
+
+
+def _changes(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
+  """In what a variant's config differs from the baseline's; as declared where the baseline has no run."""
+  baseline = runs.of(runs.experiment.baseline)
+  if not baseline:
+    return dict(runs.experiment.variants[variant])
+  theirs = baseline[0].config
+  return {
+    path: value
+    for path, value in runs.of(variant)[0].config.items()
+    if path not in SEED_PATHS and value != theirs.get(path)
+  }
+
+
+def base_config(runs: ExperimentRuns) -> dict[str, Any]:
+  """The flat config of the first run, the baseline's if it has one, without its seeds."""
+  return {path: value for path, value in runs.runs[0].config.items() if path not in SEED_PATHS}
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+  return list(dict.fromkeys(value for value in values if value is not None))
+
+
+def _versions(runs: Iterable[RecordedRun]) -> dict[str, str]:
+  """Package versions; two where runs were made with two."""
+  versions: dict[str, list[str]] = {}
+  for run in runs:
+    for package, version in (run.result.get('versions') or {}).items():
+      if version not in versions.setdefault(package, []):
+        versions[package].append(version)
+  return {package: ', '.join(found) for package, found in sorted(versions.items())}

@@ -1,0 +1,113 @@
+"""What a run would take, from its compiled training step: parameters, FLOPs, bytes a device; and the time of all runs.
+
+A mesh of more devices than there are here is compiled for as many simulated ones, on the CPU.
+"""
+
+import math
+import os
+import time
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+from jax.stages import Compiled
+from rich.console import Console
+
+from lab.cli.tables import new_table
+from lab.core.run import Run
+from lab.launch import devices
+from lab.launch.forecast import Forecast, of_finished, seconds, together
+from training.config import Config
+from training.mesh import make_mesh, mesh_shape
+from training.programs import train_program
+from training.run_files.run_directory import workdir_of
+
+COLUMNS = ('mesh', 'parameters', 'GFLOPs a step', 'parameters MB', 'optimizer MB', 'temporaries MB', 'total MB')
+
+STEPS = 5  # that are timed
+
+
+def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
+  """Prints a line for each variant, on its mesh, and how long all runs take here; returns the exit code.
+
+  The time is taken from comparable finished runs in the workdir, where there are some, else from a few timed steps.
+
+  Args:
+    runs: all that are asked for.
+    console: where to print.
+    workers: runs at a time; 0: one a core or GPU.
+
+  Raises:
+    ConfigError: if a batch does not divide over its mesh.
+  """
+  largest = max((run.config.mesh for run in runs), key=lambda mesh: mesh.named)
+  places = devices.worker_places(workers, whole_machine=len(runs) == 1, mesh=largest)[: len(runs)]
+  there = places[0].devices
+  if places[0].core is not None and hasattr(os, 'sched_setaffinity'):
+    os.sched_setaffinity(0, {places[0].core})  # as a worker's, before JAX counts the cores
+  if largest.named > there:
+    jax.config.update('jax_platforms', 'cpu')
+  jax.config.update('jax_num_cpu_devices', max(largest.named, there))
+  logging.set_verbosity(logging.WARNING)  # JAX tells of every kind of device that is not there
+  title = f'a training step, compiled for {jax.default_backend()}; mesh: data x fsdp; MB: of one device'
+  table = new_table(title, ('variant', *COLUMNS))
+  timed: dict[str, float] = {}
+  speed, basis = of_finished(workdir_of(runs[0].directory), places[0], [run.config for run in runs])
+  for run in runs:
+    if run.seed == runs[0].seed:
+      row, compiled = _row(run, max(run.config.mesh.named, there))
+      table.add_row(run.variant, *row)
+      if speed is None and largest.named <= there:
+        timed[run.variant] = _tokens_per_second(run.config, compiled)
+  console.print(table)
+  if speed is not None or timed:
+    each = [seconds(run.config, speed(run.config) if speed else timed[run.variant]) for run in runs]
+    found = Forecast(together(each, len(places)), basis or f'from {STEPS} timed steps of each variant, one at a time')
+    console.print(found.line(len(runs), len(places)), soft_wrap=True)
+  return 0
+
+
+def _tokens_per_second(config: Config, compiled: Compiled) -> float:
+  """Trained on, over the fastest of a few steps from parameters that are 0."""
+  shapes, batch_shapes = compiled.in_avals[0]
+  where, rows = compiled.input_shardings[0]
+  state, batch = (
+    jax.tree.map(lambda leaf, sharding: jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), sharding), values, shardings)
+    for values, shardings in ((shapes, where), (batch_shapes, rows))
+  )
+  times = []
+  for _ in range(STEPS + 1):  # the first pays for what is set up once
+    started = time.perf_counter()
+    state, metrics = compiled(state, batch)
+    jax.block_until_ready((state, metrics))
+    times.append(time.perf_counter() - started)
+  return config.run.batch_size * config.data.sequence_length / min(times[1:])
+
+
+def _row(run: Run, devices: int) -> tuple[list[str], Compiled]:
+  data, fsdp = mesh_shape(run.config, devices)
+  config = run.config.replace({'mesh.data': data})
+  step, state, batch = train_program(config, make_mesh(config))
+  compiled = step.lower(state, batch).compile()
+  memory, (where, _) = compiled.memory_analysis(), compiled.input_shardings[0]
+  assert memory is not None
+  total = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+  flops = (
+    config.run.batch_size * config.data.sequence_length * config.model.flops_per_token(config.data.sequence_length)
+  )
+  sizes = (
+    _bytes_a_device(state.params, where.params),
+    _bytes_a_device(state.optimizer, where.optimizer),
+    memory.temp_size_in_bytes,
+    total + memory.temp_size_in_bytes,
+  )
+  megabytes = [f'{size / 1e6:,.1f}' for size in sizes]
+  return [f'{data} x {fsdp}', f'{config.model.num_parameters:,}', f'{flops / 1e9:,.1f}', *megabytes], compiled
+
+
+def _bytes_a_device(shapes, shardings) -> int:
+  def of(leaf, sharding):
+    return math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+  return sum(jax.tree.leaves(jax.tree.map(of, shapes, shardings)))

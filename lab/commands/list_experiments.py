@@ -1,0 +1,26 @@
+"""--list: the experiments there are, and the files that cannot be used."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lab.core import registry
+from training.config import ConfigError
+
+
+def list_experiments(console: Console) -> None:
+  """Prints every experiment, its question and its variants, and what is wrong with each file that cannot be used."""
+  table = Table(box=box.SIMPLE_HEAD)
+  for column in ('experiment', 'question', 'variants (the first is the baseline)', 'seeds'):
+    table.add_column(column, overflow='fold')  # names that differ in their last letters stay apart
+  broken = list(registry.unreadable_files().values())
+  for name in registry.experiment_names():
+    try:
+      experiment = registry.find_experiment(name)
+    except ConfigError as error:
+      broken.append(str(error))
+      continue
+    table.add_row(name, experiment.question, ', '.join(experiment.variants), str(len(experiment.seeds)))
+  console.print(table)
+  for line in broken:
+    console.print(f'cannot be used: {" ".join(line.split())}', soft_wrap=True)

@@ -1,0 +1,173 @@
+"""The state of each run of an experiment, from its files alone: also while another process or a cluster trains it.
+
+Whether a run is being trained, its lock tells. Where locks are seen on their own machine alone, as on some file systems
+of clusters, a run that trains elsewhere shows as stopped, and its last log line as young.
+"""
+
+import collections
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lab.core.found_runs import found_runs
+from lab.core.run import Run
+from lab.launch.progress import Display
+from lab.launch.slurm import job_of
+from training.config import Config
+from training.files import Damaged
+from training.run_files import locks, run_directory, stored_run
+from training.run_files.metrics_log import read_metrics
+from training.run_files.stored_run import finished_result
+
+COLUMNS = ('run', 'state', 'step', 'loss', 'logged', '')
+LONGEST_NOTE = 50
+NAME_WIDTH, NOTE_WIDTH = 30, 14  # at least, before a column is left out
+STATES = ('completed', 'diverged', 'failed_to_learn', 'running', 'failed', 'stopped', 'waiting')
+
+
+class Status(NamedTuple):
+  """The state of a run.
+
+  Attributes:
+    state: one of STATES; `stopped` has begun, and waits to be resumed.
+    step: the last that was logged; 0: none.
+    loss: there.
+    logged: when, in seconds since the epoch.
+    note: who trains it, why it failed, or its Slurm job.
+  """
+
+  state: str
+  step: int
+  loss: float | None
+  logged: float | None
+  note: str
+
+
+def status_of(run: Run) -> Status:
+  """The state of a run; a damaged file is told in its note."""
+  log = run.directory / 'metrics.jsonl'
+  damage, unread = run_directory.damage(run.directory, run.config), ''
+  try:
+    rows = read_metrics(log)
+  except Damaged as error:
+    rows, unread = [], error.what
+  last = rows[-1] if rows else {'step': 0}
+  job, failure = job_of(run.directory), run_directory.read_failure(run.directory)
+  trainer = locks.trainer(run.directory)
+  note = f'job {job}' if job else ''
+  result = None if damage else finished_result(run.directory, run.config)
+  if result is not None:
+    state, note = result['status'], unread
+  elif trainer:
+    state, note = 'running', trainer
+  elif failure:
+    state, note = 'failed', failure.error
+  else:
+    state, note = 'stopped' if rows or damage or unread else 'waiting', damage or unread or note
+  return Status(state, last['step'], last.get('train/loss'), log.stat().st_mtime if rows else None, note)
+
+
+def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
+  """Prints a line a run, how many are in which state, and what the failed ones said last; returns the exit code.
+
+  Where a directory holds another run than is asked for, it is that one's state, with a line that says so.
+
+  Raises:
+    ConfigError: if a directory is damaged.
+  """
+  shown: list[Run] = []
+  others: list[str] = []
+  for run in runs:
+    try:
+      run_directory.check(run.directory, run.config, extend, reads=True)
+      shown.append(run)
+    except run_directory.OtherRun as error:
+      stored = stored_run.read_config(run.directory)
+      if stored is None:  # a checkpoint alone says whose run it is
+        raise
+      shown.append(dataclasses.replace(run, config=Config.from_flat(stored)))
+      others.append(error.what)
+  _tell({run: status_of(run) for run in shown}, console)
+  if others:
+    more = f' (and {len(others) - 1} more like it)' if len(others) > 1 else ''
+    line = f'not what this command would train: {others[0]}{more}; shown are the runs that are there'
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+  return 0
+
+
+def show_all(workdir: Path, console: Console) -> int:
+  """Prints the same of every run that lies in a work directory, whatever its experiment; returns the exit code."""
+  found = found_runs(workdir)
+  if found.runs:
+    _tell({run: status_of(run) for run in found.runs}, console)
+  else:
+    console.print(f'no runs in {workdir} yet', markup=False, highlight=False, soft_wrap=True)
+  for line in (*found.damaged, *(f'{directory}: has not begun' for directory in found.waiting)):
+    console.print(line, soft_wrap=True)
+  return 0
+
+
+def _tell(found: Mapping[Run, Status], console: Console) -> None:
+  console.print(_table(found, console.width))
+  for run, status in found.items():
+    if status.state == 'failed':
+      failure = run_directory.read_failure(run.directory)
+      start = failure.log_start if failure else 0
+      Display(console, 1, 0).failed(run, status.note, run.directory / 'log.txt', start)
+    elif not _is_short(status):
+      console.print(f'{run.label}: {status.note}', markup=False, highlight=False, soft_wrap=True)
+  counts = collections.Counter(status.state for status in found.values())
+  told = ', '.join(f'{counts[state]} {state.replace("_", " ")}' for state in STATES if counts[state])
+  console.print(f'{len(found)} run{"s" if len(found) > 1 else ""}: {told}')
+
+
+def _is_short(status: Status) -> bool:
+  """Whether a note has its place in the table: what failed or is damaged is told below it."""
+  return status.state != 'failed' and len(status.note) <= LONGEST_NOTE
+
+
+def _table(found: Mapping[Run, Status], width: int) -> Table:
+  """A row a run. Where it is too narrow for all columns some are left out: a name is folded, and nothing is cut."""
+  rows = [
+    {
+      'run': run.label,
+      'state': status.state.replace('_', ' '),
+      'step': f'{status.step}/{run.config.run.steps}',
+      'loss': '' if status.loss is None else f'{status.loss:.3f}',
+      'logged': '' if status.logged is None else _ago(time.time() - status.logged),
+      '': status.note if _is_short(status) else '',
+    }
+    for run, status in found.items()
+  ]
+  columns = [name for name in COLUMNS if name in ('run', 'state', 'step') or any(row[name] for row in rows)]
+  widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+  for name in ('logged', '', 'loss'):  # what is missed least first
+    if name in columns and _needed(columns, widths) > width:
+      columns.remove(name)
+  table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+  for name in columns:
+    right, folds = name in ('step', 'loss', 'logged'), name in ('run', '')
+    table.add_column(name, no_wrap=not folds, overflow='fold', justify='right' if right else 'left')
+  for row in rows:
+    table.add_row(*(Text(row[name]) for name in columns))
+  return table
+
+
+def _needed(columns: Sequence[str], widths: Mapping[str, int]) -> int:
+  """The width of a table with these columns; a long name is folded, and so is a note."""
+  folded = {'run': min(widths['run'], NAME_WIDTH), '': min(widths.get('', 0), NOTE_WIDTH)}
+  return sum(folded.get(name, widths[name]) + 2 for name in columns)
+
+
+def _ago(seconds: float) -> str:
+  for unit, length in (('d', 86400), ('h', 3600), ('min', 60)):
+    if seconds >= 2 * length:
+      return f'{seconds / length:.0f} {unit} ago'
+  return f'{max(seconds, 0):.0f} s ago'

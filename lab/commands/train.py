@@ -1,0 +1,136 @@
+"""What train.py does with a request: list, status, estimate, compare; or plan the runs, train and report them."""
+
+from rich.console import Console
+
+from configs.flags import load_config
+from lab.analysis import tuned_learning_rates
+from lab.analysis.learning_rate_selection import Tuning
+from lab.commands import extend
+from lab.commands.list_experiments import list_experiments
+from lab.commands.request import Request, resolve
+from lab.core import plan
+from lab.core.experiment import Changes, Experiment
+from lab.core.run import Run
+from lab.core.seeds import parse_seeds
+from lab.launch import launchers, processes
+from training.code_version import PROJECT
+from training.config import Config, ConfigError
+from training.paths import given_path
+from training.run_files.run_directory import workdir_of
+
+# Some imports are inside functions: what reads runs, trains or draws takes seconds to import, and --list needs none.
+
+
+def run(request: Request, console: Console) -> int:
+  """Does what is asked for, and returns the exit code.
+
+  Raises:
+    ConfigError: if it is impossible; before anything is compiled or written.
+  """
+  if request.list:
+    list_experiments(console)
+    return 0
+  if request.compare:
+    return _compare(request, console)
+  workdir = request.directory()
+  if request.status and not request.names_runs():
+    from lab.commands import status
+
+    return status.show_all(workdir, console)
+  experiment, changes = resolve(request)
+  scale = load_config(request.config_file or str(PROJECT / experiment.config))
+  chosen = plan.select(experiment, request.variants, parse_seeds(request.seeds))
+  names = _labels(request, experiment)
+  runs, grid = plan.plan_runs(chosen, scale, changes, workdir), []
+  extends = request.extend and not request.tune
+  if extends:
+    runs = extend.plan_extension(chosen, runs, changes, workdir, any_seed=not request.seeds)
+  if request.estimate:
+    from lab.commands.estimate import estimate
+
+    return estimate(runs, console, request.workers)
+  together = processes.ALONE if request.status else processes.asked_for()
+  if together.count > 1 and (request.tune or len(runs) > 1):
+    raise ConfigError(
+      f'{together.count} processes train one run together, and this is {len(runs)}: give each a command of its own'
+    )
+  launcher = None if request.status else launchers.from_flags(request.workers, together)
+  if launcher is not None:
+    launchers.check_memory(runs, together)
+  if request.tune:
+    from lab.commands import tune
+
+    if launcher is None:
+      grid = tune.plan_grid(chosen, scale, changes, workdir)
+    else:
+      code = tune.tune(chosen, scale, changes, workdir, launcher, console, request.command, request.extend)
+      if code is not None:
+        return code
+  tuning = tuned_learning_rates.find(experiment.name, workdir)
+  if extends:
+    runs, tuning = _extended(runs, tuning, chosen, scale, changes, console)
+  elif tuning:
+    runs, tuning = _at_tuned_rates(runs, tuning, chosen, scale, changes, console)
+  if launcher is None:
+    from lab.commands import status
+
+    return status.show([*grid, *runs], console, request.extend)
+  from lab.commands.run_experiment import View, run_experiment
+
+  view = View(tuple(chosen.variants) if request.variants else (), names)
+  return run_experiment(
+    experiment, runs, launcher, console, request.command, request.extend, tuning, together.index > 0, view
+  )
+
+
+def _extended(
+  runs: list[Run], tuning: Tuning | None, experiment: Experiment, scale: Config, changes: Changes, console: Console
+) -> tuple[list[Run], Tuning | None]:
+  """The runs marked as they were trained, and the tuning that their report shows: runs keep their learning rates."""
+  runs = extend.with_labels(runs, tuning)
+  if tuning is None or not any(run.tuned for run in runs):
+    return runs, None
+  differing = tuned_learning_rates.elsewhere(tuning, experiment, scale, changes)
+  if differing:
+    console.print(f'each run keeps its learning rate, which {tuning.path} chose at other settings ({differing})')
+  return runs, tuning
+
+
+def _at_tuned_rates(
+  runs: list[Run], tuning: Tuning, experiment: Experiment, scale: Config, changes: Changes, console: Console
+) -> tuple[list[Run], Tuning | None]:
+  """The runs at the rates that a tuning chose, if it holds for them; else as they are, and no tuning."""
+  differing = tuned_learning_rates.elsewhere(tuning, experiment, scale, changes)
+  rate_given = tuned_learning_rates.LEARNING_RATE in changes
+  if differing:
+    if not rate_given:
+      console.print(f'all variants run at one learning rate: {tuning.path} was tuned at other settings ({differing})')
+    return runs, None
+  if rate_given:
+    return runs, tuning
+  workdir = workdir_of(runs[0].directory)
+  return tuned_learning_rates.plan_tuned(experiment, scale, changes, workdir, tuning), tuning
+
+
+def _labels(request: Request, experiment: Experiment) -> dict[str, str]:
+  """What --labels calls the variants of the experiment."""
+  if not request.labels:
+    return {}
+  from lab.figures import labels
+
+  return labels.parse(request.labels, experiment.variants)
+
+
+def _compare(request: Request, console: Console) -> int:
+  """Reports on runs that are there, wherever, and returns the exit code."""
+  from lab.commands import compare, run_experiment
+
+  trains = ('experiment', 'variants', 'seeds', 'sweep', 'init_from', 'tune', 'extend', 'status', 'estimate')
+  contradicting = [f'--{flag}' for flag in trains if getattr(request, flag)]
+  contradicting += ['--config'] if request.changes or request.config_file else []
+  if contradicting:
+    raise ConfigError(f'--compare trains nothing, and takes runs as they are: leave {contradicting[0]} out')
+  directories = [str(given_path(directory, '--compare')) for directory in request.compare if directory.strip()]
+  written = compare.compare(directories, request.directory(), request.name, request.labels, request.command)
+  run_experiment.show(*written, console)
+  return 0

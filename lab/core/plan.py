@@ -1,0 +1,164 @@
+"""From an experiment and the flags to a list of runs, each with its whole config and its directory."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.core.experiment import Changes, Experiment
+from lab.core.names import check_experiment_name, check_variant_name, name_of
+from lab.core.registry import experiment_names
+from lab.core.run import Run
+from training.config import Config, ConfigError, check_names, known_paths
+from training.run_files import locks, run_directory
+from training.run_files.stored_run import intact_result
+
+
+def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Path) -> list[Run]:
+  """The runs of an experiment: for each seed, every variant.
+
+  A later source wins over an earlier one: the scale file, the experiment's base, the seed, the flags, the variant.
+
+  Args:
+    experiment: its variants and seeds are the ones to run.
+    scale: from the scale file.
+    flags: changes given on the command line, by path.
+    workdir: where all experiments are.
+
+  Raises:
+    ConfigError: if a config is impossible, or two variants are the same.
+  """
+  check_experiment_name(experiment.name)
+  for name in experiment.variants:
+    check_variant_name(name)
+    if workdir.absolute().name == 'tuning' and run_directory.TUNING_POINT.fullmatch(name):
+      raise ConfigError(
+        f'--workdir={workdir}: a variant called {name} would be taken for one of a tuning there: rename it'
+      )
+  runs = []
+  for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
+    seeds = {'run.init_seed': seed, 'data.seed': seed}
+    try:
+      config = scale.replace({**experiment.base, **seeds, **flags, **changes})
+    except ConfigError as error:
+      raise ConfigError(f'{experiment.name}/{variant}: {error}') from None
+    directory = workdir / experiment.name / variant / f'seed_{seed}'
+    runs.append(Run(experiment.name, variant, seed, config, directory))
+  _check_distinct(runs)
+  return runs
+
+
+def _check_distinct(runs: Sequence[Run]) -> None:
+  """Two equal runs would be counted as two, and an interval over equal seeds would be 0 wide."""
+  first_with: dict[Config, Run] = {}
+  for run in runs:
+    other = first_with.setdefault(run.config, run)
+    if other is not run:
+      raise ConfigError(
+        f'{run.label} is the same as {other.label}: '
+        'a flag has undone what sets them apart, or a variant changes nothing'
+      )
+
+
+def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = False) -> None:
+  """Raises ConfigError if a run cannot have its directory, before anything is written.
+
+  Args:
+    runs: all that are asked for.
+    extend: see `training.run_files.run_directory.check`.
+    joins: whether this process joins another one, which may have begun.
+  """
+  for run in runs:
+    run_directory.check(run.directory, run.config, extend, reads=True)
+    check_label(run)
+    if run_directory.is_finished(run.directory, run.config):
+      continue
+    run_directory.check_writable(run.directory)
+    if not joins:
+      locks.check_free(run.directory)
+
+
+def check_label(run: Run) -> None:
+  """Raises ConfigError if the directory has a result at a rate that was tuned and this run's was not, or vice versa."""
+  result = intact_result(run.directory)
+  if result is not None and result.get('learning_rate_tuned', False) != run.tuned:
+    there, here = ('not tuned', 'tuned') if run.tuned else ('tuned', 'not tuned')
+    raise ConfigError(
+      f'{run.directory} holds a run whose learning rate was {there}, and that of this one is {here}: '
+      f'start this one with --workdir={run_directory.workdir_of(run.directory)}_2'
+    )
+
+
+def select(experiment: Experiment, variants: Sequence[str], seeds: Sequence[int]) -> Experiment:
+  """The experiment with these variants and seeds alone; an empty list keeps all.
+
+  Raises:
+    ConfigError: for an unknown variant, with the nearest one.
+  """
+  check_names(variants, experiment.variants, f'variant of {experiment.name}')
+  kept = {name: changes for name, changes in experiment.variants.items() if not variants or name in variants}
+  return dataclasses.replace(experiment, variants=kept, seeds=tuple(dict.fromkeys(seeds)) or experiment.seeds)
+
+
+def custom_experiment(changes: Changes, name: str) -> Experiment:
+  """The experiment `custom`: one variant, named by --name or by what was changed."""
+  name = name or name_of(changes)
+  check_variant_name(name)
+  return Experiment(name='custom', question='How does this variant do?', variants={name: dict(changes)}, seeds=(0,))
+
+
+def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
+  """The experiment made by --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,3e-3': a grid.
+
+  The first value of each key makes the baseline.
+
+  Raises:
+    ConfigError: if the grid cannot be read, or has an unknown key.
+  """
+  axes = [_parse_axis(axis) for axis in sweep.split(';') if axis.strip()]
+  if not axes:
+    raise ConfigError("--sweep is empty: give it as in --sweep='model.norm_placement=pre,post'")
+  check_names([path for path, _ in axes], known_paths(), 'config key in --sweep')
+  overlap = {path for path, _ in axes} & set(flags)
+  if overlap:
+    raise ConfigError(f'{sorted(overlap)[0]} is both swept over and set by a flag: leave one out')
+  varied = {path for path, values in axes if len(values) > 1}
+  variants = {}
+  for values in itertools.product(*(values for _, values in axes)):
+    changes = dict(zip((path for path, _ in axes), values, strict=True))
+    named = {path: value for path, value in changes.items() if path in varied} or changes
+    variant = name_of(named)
+    if variant in variants:
+      raise ConfigError(f'--sweep names {variant} twice')
+    variants[variant] = changes
+  name = name or 'custom'
+  check_experiment_name(name)
+  if name in experiment_names():
+    raise ConfigError(f'--name={name} is the name of an experiment: choose another')
+  return Experiment(name=name, question=f'What does the grid {sweep} show?', variants=variants)
+
+
+def _parse_axis(axis: str) -> tuple[str, list[Any]]:
+  path, separator, values = (part.strip() for part in axis.partition('='))
+  if not separator or not values:
+    raise ConfigError(f"--sweep: cannot read {axis!r}; write key=value,value, as in 'model.norm_placement=pre,post'")
+  return path, [parse_value(path, value.strip()) for value in values.split(',')]
+
+
+def parse_value(path: str, text: str) -> Any:
+  """The value of a Config field from its text, by the type of the field's default.
+
+  Raises:
+    ConfigError: if the text is not of that type.
+  """
+  check_names([path], known_paths(), 'config key')
+  kind = type(Config().to_flat()[path])
+  if kind is bool:
+    if text.lower() not in ('true', 'false'):
+      raise ConfigError(f'{path}={text}: must be true or false')
+    return text.lower() == 'true'
+  try:
+    return kind(text)
+  except ValueError:
+    raise ConfigError(f'{path}={text}: must be {"a whole number" if kind is int else "a number"}') from None

@@ -1,0 +1,202 @@
+"""The one style of every figure: sizes, colours by variant, labels beside lines, files."""
+
+import dataclasses
+import io
+import itertools
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from lab.core.experiment import Experiment
+from training.files import write_atomically
+
+Summary = Mapping[str, Any]  # of lab.analysis.summary
+
+WIDTH = 4.8  # inches; at 9 points the text stays readable when a journal scales it to a 3.4 inch column
+GREY = '#6B6B6B'
+FAINT = '#E4E4E4'
+
+BLACK = '#1A1A1A'
+# Okabe & Ito 2008, told apart with every common kind of colour blindness; without black (the baseline's) and
+# yellow (too light for a line on white).
+COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
+# What more than one file names has one colour wherever it is drawn; block.py's variants come out the same.
+VARIANT_COLOURS = {
+  'pre': BLACK, 'post': '#D55E00', 'relu': '#0072B2', 'no_residual': '#009E73', 'sandwich': '#CC79A7',
+  'none': '#E69F00', 'deepnorm': '#56B4E9',
+}  # fmt: skip
+_DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1.2, 1.2))
+_MARKERS = 'osD^vPhp<>*'
+
+STYLE: dict[Any, Any] = {  # matplotlib.rcParams
+  'font.size': 9,
+  'axes.labelsize': 9,
+  'axes.titlesize': 9,
+  'xtick.labelsize': 8,
+  'ytick.labelsize': 8,
+  'legend.fontsize': 8,
+  'legend.frameon': False,
+  'axes.spines.top': False,
+  'axes.spines.right': False,
+  'axes.linewidth': 0.6,
+  'xtick.major.width': 0.6,
+  'ytick.major.width': 0.6,
+  'axes.grid': True,
+  'axes.axisbelow': True,
+  'grid.color': FAINT,
+  'grid.linewidth': 0.5,
+  'axes.unicode_minus': True,
+  'pdf.fonttype': 42,  # text stays text: what journals ask for
+  'svg.hashsalt': 'blocklab',  # with a fixed date: the same numbers give the same file
+  'figure.constrained_layout.h_pad': 0.03,
+  'figure.constrained_layout.w_pad': 0.03,
+}
+
+FORMATS: dict[str, dict[str, Any]] = {
+  'png': {'dpi': 200},
+  'pdf': {'metadata': {'CreationDate': None}},
+  'svg': {'metadata': {'Date': None}},
+}
+
+logging.getLogger('fontTools').setLevel(logging.WARNING)  # it tells of every glyph that goes into a PDF
+
+_DEFAULTS: dict[Any, Any] = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != 'backend'}
+
+styled = matplotlib.rc_context({**_DEFAULTS, **STYLE})  # a decorator; nothing of a user's matplotlibrc is left
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+  """A figure with its words.
+
+  Attributes:
+    name: of its files.
+    title: over it on the page.
+    caption: what is drawn.
+    figure: None where nothing was logged to draw it from; the caption then says what is missing.
+  """
+
+  name: str
+  title: str
+  caption: str
+  figure: Figure | None
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantStyle:
+  """How a variant is drawn, in every figure of its experiment."""
+
+  colour: str
+  dashes: tuple[float, ...]
+  marker: str
+
+  @property
+  def line(self) -> dict[str, Any]:
+    """As matplotlib wants it."""
+    return {'color': self.colour, 'dashes': self.dashes or (None, None)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+  """The name of a line, written beside its end."""
+
+  height: float
+  text: str
+  colour: str
+  dashes: tuple[float, ...] = ()
+
+
+def variant_styles(experiment: Experiment) -> dict[str, VariantStyle]:
+  """The style of each declared variant; the baseline is always black."""
+  looks = itertools.cycle(itertools.product(_DASHES, COLOURS))
+  markers = itertools.cycle(_MARKERS)
+  styles = {experiment.baseline: VariantStyle(BLACK, (), next(markers))}
+  for name in list(experiment.variants)[1:]:
+    dashes, colour = next(looks)
+    styles[name] = VariantStyle(colour, dashes, next(markers))
+  return styles
+
+
+def new_figure(height: float) -> Figure:
+  """An empty figure of the common width, with a canvas of its own."""
+  figure = Figure(figsize=(WIDTH, height), layout='constrained')
+  FigureCanvasAgg(figure)
+  return figure
+
+
+def undrawn(text: str) -> str:
+  """The characters of a text that figures would show as boxes, since matplotlib's own font has none of them."""
+  font = font_manager.get_font(font_manager.findfont('DejaVu Sans'))
+  return ''.join(sign for sign in text if not font.get_char_index(ord(sign)))
+
+
+def literal(name: str) -> str:
+  """A name for matplotlib to draw as it is, with no formula between dollar signs."""
+  return name.replace('$', r'\$')
+
+
+@styled
+def save(figure: Figure, directory: Path, name: str) -> list[Path]:
+  """Writes <name>.png, .pdf and .svg; drawing the same numbers again gives the same bytes."""
+  paths = []
+  for suffix, options in FORMATS.items():
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=suffix, **options)
+    paths.append(write_atomically(directory / f'{name}.{suffix}', buffer.getvalue()))
+    figure.set_layout_engine('none')  # laid out once is enough
+  return paths
+
+
+def logarithmic_heights(axes: Axes) -> None:
+  """Has a logarithmic y axis span at least a factor of ten, with plain numbers at its ticks. Drawn first."""
+  low, high = axes.get_ylim()
+  if high < 10 * low:
+    middle = math.sqrt(low * high)
+    low, high = middle / math.sqrt(10), middle * math.sqrt(10)
+    axes.set_ylim(low, high)
+  axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
+  axes.yaxis.set_minor_locator(NullLocator())
+  if high < 1e4 and low > 1e-4:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
+
+
+def spread(positions: Sequence[float], gap: float, lowest: float = -math.inf) -> list[float]:
+  """Moves positions as little as it takes for neighbours to be `gap` apart, and none to be below `lowest`."""
+
+  def start(group: list[int]) -> float:
+    return max(lowest, sum(positions[index] for index in group) / len(group) - gap * (len(group) - 1) / 2)
+
+  groups: list[list[int]] = []  # neighbours that touch move as one, around the mean of where they want to be
+  for index in sorted(range(len(positions)), key=lambda i: positions[i]):
+    groups.append([index])
+    while len(groups) > 1 and start(groups[-1]) < start(groups[-2]) + gap * len(groups[-2]):
+      groups[-2:] = [groups[-2] + groups[-1]]
+  moved = [0.0] * len(positions)
+  for group in groups:
+    for rank, index in enumerate(group):
+      moved[index] = start(group) + gap * rank
+  return moved
+
+
+def label_lines(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
+  """Writes labels to the right of the axes, apart, each tied to its height. The limits must be final."""
+  low, high = axes.get_ylim()
+  heights = [(label.height - low) / (high - low) for label in labels]
+  inches = figure.get_size_inches()[1] * 0.78  # about what the axes get
+  lines = max((label.text.count('\n') + 1 for label in labels), default=1)
+  places = spread(heights, 0.155 * lines / inches, lowest=0.0)
+  for label, height, place in zip(labels, heights, places, strict=True):
+    axes.plot(
+      [1.0, 1.04, 1.08], [height, place, place], transform=axes.transAxes, color=label.colour, lw=1,
+      dashes=label.dashes or (None, None), clip_on=False,
+    )  # fmt: skip
+    axes.text(1.1, place, label.text, transform=axes.transAxes, color=label.colour, fontsize=8, va='center')

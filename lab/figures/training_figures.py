@@ -1,0 +1,149 @@
+"""The figures of one run over its training, from its log alone: heat maps of layer against step, and update ratios."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lab.analysis import results
+from lab.figures.figure_style import GREY, Picture, new_figure, styled
+
+# What a heat map shows: its title, its names in the log, and how it is coloured.
+HEAT_MAPS = {
+  'total': ('gradient, total', r'stream_gradient/block_(\d+)/(\w+)/total', 'norm'),
+  'stream_rms': ('stream RMS', r'stream_rms/block_(\d+)/(\w+)', 'norm'),
+  'skip': ('gradient, skip path', r'stream_gradient/block_(\d+)/(\w+)/skip', 'norm'),
+  'branch': ('gradient, branch', r'stream_gradient/block_(\d+)/(\w+)/branch', 'norm'),
+  'cosine': ('cosine of skip and branch', r'stream_gradient/block_(\d+)/(\w+)/cosine', 'cosine'),
+  'gain': ('gain, input over output', r'stream_gradient/block_(\d+)/(\w+)/gain', 'gain'),
+}
+PARAMETER = re.compile(r'(update_norm|param_norm)/block_(\d+)/.+')
+WIDEST = 1e9  # the range of a logarithmic colour scale
+
+
+def over_training(directory: Path, run: str) -> list[Picture]:
+  """What a run's log shows of its gradients, over the steps.
+
+  Args:
+    directory: of the run.
+    run: what to call it.
+  """
+  metrics = results.load_metrics(directory)
+  pictures = heat_maps(metrics), update_ratio(metrics)
+  name = run.replace('/', '_')
+  return [
+    dataclasses.replace(picture, name=f'{picture.name}_{name}', title=f'{run}: {picture.title}') for picture in pictures
+  ]
+
+
+@styled
+def heat_maps(metrics: pd.DataFrame) -> Picture:
+  """Layer against training step, one panel a measure."""
+  name, title = 'over_training', 'The gradient over training'
+  matrices = {measure: _matrix(metrics, pattern) for measure, (_, pattern, _) in HEAT_MAPS.items()}
+  matrices = {measure: matrix for measure, matrix in matrices.items() if matrix.size}
+  if not matrices:
+    return Picture(name, title, 'not drawn: the run logged no stream gradient (inspect.level=off)', None)
+  figure = new_figure(6.0)
+  panels = figure.subplots(3, 2, sharex=True, sharey=True)
+  for axes, (measure, matrix) in zip(panels.ravel(), matrices.items(), strict=False):
+    words, _, kind = HEAT_MAPS[measure]
+    _draw_matrix(figure, axes, matrix, kind)
+    axes.set_title(words)
+    axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+  figure.supxlabel('training step', fontsize=9)
+  figure.supylabel('layer (whole: attention, half: feed-forward)', fontsize=9)
+  caption = (
+    'At the input of each sublayer, at the logged steps. Norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored '
+    'tokens, in nats a unit of the stream; the RMS of the stream is after the sublayer. Norms and gains have '
+    'logarithmic colours, over nine powers of ten at most. White: 0, or not finite.'
+  )
+  return Picture(name, title, caption, figure)
+
+
+@styled
+def update_ratio(metrics: pd.DataFrame) -> Picture:
+  """The size of a layer's update over that of its parameters, against the training step."""
+  name, title = 'update_ratio', 'Update over parameters, by layer'
+  squares = _by_layer(metrics)
+  if squares is None:
+    return Picture(name, title, 'not drawn: the run logged no norms of parameters (inspect.level=off)', None)
+  ratio = np.sqrt(squares['update_norm'] / squares['param_norm'])
+  figure = new_figure(2.8)
+  axes = figure.subplots()
+  colours = colormaps['viridis']
+  layers = len(ratio.columns)
+  for layer in ratio.columns:
+    axes.plot(ratio.index, ratio[layer].where(ratio[layer] > 0), lw=1, color=colours(layer / max(1, layers - 1) * 0.92))
+  axes.axhline(1e-3, color=GREY, lw=0.8, ls=(0, (4, 3)))
+  axes.set(yscale='log', xlabel='training step', ylabel='norm of the update\nover norm of the parameters')
+  scale = ScalarMappable(Normalize(0, max(1, layers - 1)), colours)
+  figure.colorbar(scale, ax=axes, label='layer', ticks=MaxNLocator(5, integer=True))
+  caption = (
+    'Of all the parameters of a block together: the Euclidean norm of the update over that of the parameters, at the '
+    'logged steps. Dashed: 1e-3, a rule of thumb.'
+  )
+  return Picture(name, title, caption, figure)
+
+
+def _matrix(metrics: pd.DataFrame, pattern: str) -> pd.DataFrame:
+  """Steps by place in the stack: 3 is what block 3's attention reads, 3.5 what its feed-forward reads."""
+  columns = {}
+  for name in metrics:
+    found = re.fullmatch(pattern, name)
+    if found:
+      columns[int(found[1]) + 0.5 * (found[2] == 'feed_forward')] = metrics[name]
+  return pd.DataFrame(columns).sort_index(axis=1).dropna(how='all')
+
+
+def _draw_matrix(figure: Figure, axes: Axes, matrix: pd.DataFrame, kind: str) -> None:
+  values = matrix.to_numpy().T
+  x, y = _edges(matrix.index.to_numpy(float)), _edges(matrix.columns.to_numpy(float))
+  positive = values[np.isfinite(values) & (values > 0)]
+  look: dict[str, Any]
+  if kind == 'cosine':
+    look = {'norm': Normalize(-1, 1), 'cmap': 'RdBu'}
+  elif not positive.size:
+    axes.text(0.5, 0.5, 'all 0', transform=axes.transAxes, ha='center', va='center')
+    return
+  elif kind == 'gain':
+    span = min(max(positive.max(), 1 / positive.min(), 1.01), WIDEST)
+    look = {'norm': LogNorm(1 / span, span), 'cmap': 'PuOr'}
+  else:
+    low, high = max(positive.min(), positive.max() / WIDEST), positive.max()
+    look = {'norm': LogNorm(low * 0.999, high * 1.001), 'cmap': 'viridis'}
+  if kind != 'cosine':
+    values = np.where(values > 0, values, np.nan)
+  mesh = axes.pcolormesh(x, y, values, rasterized=True, **look)
+  axes.grid(visible=False)
+  figure.colorbar(mesh, ax=axes, pad=0.02)
+
+
+def _edges(centres: np.ndarray) -> np.ndarray:
+  """The edges of cells around these centres."""
+  if len(centres) == 1:
+    return np.array([centres[0] - 0.5, centres[0] + 0.5])
+  middles = (centres[1:] + centres[:-1]) / 2
+  return np.concatenate([[2 * centres[0] - middles[0]], middles, [2 * centres[-1] - middles[-1]]])
+
+
+def _by_layer(metrics: pd.DataFrame) -> dict[str, pd.DataFrame] | None:
+  """Squared norms of all parameters of each block, by step: of the update, and of the parameters."""
+  squares: dict[str, dict[int, pd.Series]] = {'update_norm': {}, 'param_norm': {}}
+  for name in metrics:
+    found = PARAMETER.fullmatch(name)
+    if found:
+      layers = squares[found[1]]
+      layers[int(found[2])] = layers.get(int(found[2]), 0) + metrics[name] ** 2
+  if not squares['update_norm']:
+    return None
+  return {kind: pd.DataFrame(layers).sort_index(axis=1).dropna(how='all') for kind, layers in squares.items()}

@@ -1,0 +1,186 @@
+"""What a person reads at the end of an experiment: the table, and report.html with everything in one file."""
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from lab.analysis import load_runs, results, wording
+from lab.analysis.experiment_runs import ExperimentRuns
+from lab.analysis.learning_rate_selection import Tuning
+from lab.analysis.summary import NOT_COMPARABLE, base_config, summarise
+from lab.core.experiment import Experiment
+from lab.figures import experiment_figures, figure_style, labels
+from lab.report import page, verdict_files
+from training.files import write_atomically, write_json
+
+WITH_SIZES = 76  # columns of a terminal from which on the table has the sizes of models
+
+
+def write(
+  experiment: Experiment,
+  directory: str | os.PathLike,
+  command: str,
+  tuning: Tuning | None = None,
+  names: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Any], list[Path]]:
+  """Writes tables, summary.json, the figures and report.html, from the files of an experiment's finished runs alone.
+
+  Args:
+    experiment: what was declared; its variants are the ones that are shown.
+    directory: <workdir>/<experiment>, where the runs are and the files go.
+    command: makes it all again; the page shows it.
+    tuning: how the learning rates were, or might have been, chosen; it has a figure of its own.
+    names: of variants that are shown under another name.
+
+  Returns:
+    The summary, and the files that were written, the page last.
+
+  Raises:
+    ConfigError: where the directory holds no run of the declared variants, saying what to run.
+  """
+  names = names or {}
+  runs = labels.relabel(load_runs.load(experiment, directory), names)
+  return write_from(runs, Path(directory), command, tuning and labels.relabel_tuning(tuning, names))
+
+
+def summary_of(
+  experiment: Experiment,
+  directory: Path,
+  command: str,
+  tuning: Tuning | None = None,
+  names: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+  """The summary that `write` gives, without writing anything."""
+  runs = labels.relabel(load_runs.load(experiment, directory), names or {})
+  return {**summarise(runs, tuning and labels.relabel_tuning(tuning, names or {})), 'command': command}
+
+
+def write_from(
+  runs: ExperimentRuns, directory: Path, command: str, tuning: Tuning | None = None
+) -> tuple[dict[str, Any], list[Path]]:
+  """`write`, from runs that have been read."""
+  summary = {**summarise(runs, tuning), 'command': command}
+  paths = [
+    results.write_csv(results.as_table(runs.records), directory / 'results.csv'),
+    write_json(directory / 'summary.json', summary),
+    *verdict_files.write_all(summary, directory),
+  ]
+  shown = []
+  for picture in experiment_figures.draw_all(runs, summary, tuning):
+    files = figure_style.save(picture.figure, directory / 'figures', picture.name) if picture.figure else []
+    shown.append({'title': picture.title, 'caption': picture.caption, 'image': page.embed(files[-1]) if files else ''})
+    paths += files
+  _remove_figures(directory / 'figures', set(experiment_figures.NAMES) - {path.stem for path in paths})
+  text = page.render(
+    'report.html.j2', summary=summary, figures=shown, sections=_sections(base_config(runs)), words=wording,
+    learned=learned, mean=mean, number=number, told=told,
+  )  # fmt: skip
+  return summary, [*paths, write_atomically(directory / 'report.html', text)]
+
+
+def _remove_figures(folder: Path, names: Iterable[str]) -> None:
+  """Removes the figures that an earlier report has left and this one does not draw."""
+  for name, suffix in itertools.product(names, figure_style.FORMATS):
+    (folder / f'{name}.{suffix}').unlink(missing_ok=True)
+
+
+def table(summary: Mapping[str, Any], width: int = 100) -> Table:
+  """The findings as a table for a terminal or a file, a sentence for each variant below it.
+
+  Args:
+    summary: of `write`, or summary.json as read.
+    width: in columns; a narrow one has no parameters and FLOPs (results.csv has them). Nothing is cut.
+  """
+  unit = summary['measure']['unit']
+  view = Table(
+    title=Text(f'{summary["experiment"]}: {summary["question"]}', style='bold'), title_justify='left',
+    caption=Text(_below(summary)), caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
+  )  # fmt: skip
+  view.add_column('variant', overflow='fold')
+  view.add_column('learned', justify='right', max_width=10, overflow='fold')
+  split = ' (test)' if summary['measure']['split'] == 'test' else ''
+  view.add_column(f'{unit}{split}:\nmean, each seed', overflow='fold')
+  view.add_column('minus baseline\n[95% interval]', overflow='fold')
+  if width >= WITH_SIZES:
+    view.add_column('parameters,\nFLOPs a token', justify='right', overflow='fold')
+  view.add_column('verdict', overflow='fold')
+  for name, entry in summary['variants'].items():
+    comparison = entry['comparison']
+    cells = (
+      wording.broken(name) + _rate(entry, summary),
+      '\n'.join([learned(entry), *wording.failures(entry['runs'])]),
+      f'{mean(entry)}\n{" ".join(number(value, 2) for value in entry["seeds"].values())}',
+      _difference(comparison),
+      *([f'{wording.count(entry["parameters"])}\n{_flops(entry)}'] if width >= WITH_SIZES else []),
+      entry['verdict'],
+    )
+    view.add_row(*(Text(cell) for cell in cells))
+  return view
+
+
+def told(entry: Mapping[str, Any]) -> bool:
+  """Whether an entry's sentence says more than that it is the baseline."""
+  return bool(entry['comparison'] or entry['not_comparable'] or entry['verdict'] == NOT_COMPARABLE)
+
+
+def learned(entry: Mapping[str, Any]) -> str:
+  """How many of a variant's runs learned: 4/5."""
+  runs = entry['runs']
+  return f'{runs["completed"]}/{runs["completed"] + runs["failed_to_learn"] + runs["diverged"]}'
+
+
+def number(value: float | None, digits: int = 3) -> str:
+  """A loss; a cross for a run that diverged."""
+  return 'x' if value is None else f'{value:.{digits}f}'
+
+
+def mean(entry: Mapping[str, Any]) -> str:
+  """The mean of a variant; a dash where its runs are not pooled."""
+  return number(entry['mean']) if entry['pooled'] else '-'
+
+
+def _rate(entry: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+  """The line that a variant's learning rate has under its name, where each has its own."""
+  return f'\nat {wording.short(entry["learning_rate"])}' if summary['tuning'] and entry['learning_rate'] else ''
+
+
+def _below(summary: Mapping[str, Any]) -> str:
+  """The lines under the table: verdicts with what they hold for, what is missing, what the intervals cover."""
+  lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if told(entry)]
+  if summary['tuning']:
+    lines.append(f'tuned: {summary["tuning"]["sentence"]}')
+  lines += [f'note: {note}' for note in summary['notes']]
+  if any(entry['runs']['diverged'] for entry in summary['variants'].values()):
+    lines.append('x: a run that diverged; it is in no mean')
+  covers = summary['interval']
+  if covers['covers']:
+    lines.append(f'intervals cover {covers["covers"]}; not {covers["does_not_cover"]}')
+  elif any(entry['pooled'] for entry in summary['variants'].values()):
+    lines.append('one seed gives no interval, and no verdict')
+  return '\n'.join(lines)
+
+
+def _difference(comparison: Mapping[str, Any] | None) -> str:
+  if not comparison or comparison['difference'] is None:
+    return '-'
+  lines = [wording.signed(comparison['difference'])]
+  if comparison['low'] is not None:
+    lines.append(wording.limits(comparison['low'], comparison['high']))
+  return '\n'.join(lines)
+
+
+def _flops(entry: Mapping[str, Any]) -> str:
+  flops = wording.count(entry['flops_per_token'])
+  return f'{flops}\nx{entry["flops_per_token_ratio"]:.3f}' if 'flops_per_token_ratio' in entry else flops
+
+
+def _sections(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+  """A flat config by section: {'model': {'num_layers': 12, ...}, ...}."""
+  grouped = itertools.groupby(config.items(), key=lambda item: item[0].partition('.')[0])
+  return {section: {path.partition('.')[2]: value for path, value in items} for section, items in grouped}

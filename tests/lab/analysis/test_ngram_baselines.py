@@ -1,0 +1,86 @@
+"""The n-gram baselines beside an experiment's runs: of which text and split they are."""
+
+import json
+
+import fake_runs
+import pytest
+from reported import findings
+
+from lab.analysis import ngram_baselines
+from training.data.corpus import byte_encoder, encode_text
+from training.data.loading import Data
+from training.data.ngrams import yardsticks
+from training.files import write_sealed
+
+pytestmark = pytest.mark.usefixtures('one_format')
+
+
+def data_of(text: bytes, checksum: str) -> Data:
+  """A text of bytes, with no more than what n-grams are counted from."""
+  return Data(256, checksum, None, None, None, encode_text(text, byte_encoder(), checksum))
+
+
+ONE, OTHER = data_of(b'in the beginning ' * 90, 'one'), data_of(b'was the word, and ' * 90, 'other')
+
+
+@pytest.mark.parametrize('split', ['validation', 'test'])
+def test_they_are_counted_once_for_a_text_and_anew_for_another(tmp_path, split):
+  path = ngram_baselines.keep(tmp_path, split, ONE)
+  assert ngram_baselines.read(tmp_path, split, 'one') == yardsticks(ONE, split)
+  assert ngram_baselines.read(tmp_path, split, 'other') is None
+  assert ngram_baselines.read(tmp_path, 'test' if split == 'validation' else 'validation', 'one') is None
+  before = path.stat().st_mtime_ns
+  ngram_baselines.keep(tmp_path, split, ONE)
+  assert path.stat().st_mtime_ns == before
+  ngram_baselines.keep(tmp_path, split, OTHER)
+  assert ngram_baselines.read(tmp_path, split, 'other') == yardsticks(OTHER, split) != yardsticks(ONE, split)
+  assert ngram_baselines.read(tmp_path, split, 'one') is None
+
+
+def test_they_are_counted_anew_for_another_part_of_the_split(tmp_path, monkeypatch):
+  monkeypatch.setattr('training.data.corpus.BLOCK', 16)
+  monkeypatch.setattr('training.data.held_out.BLOCK', 16)
+  data = data_of(b'in the beginning ' * 90, 'one')
+  whole, part = (ngram_baselines.keep(tmp_path / str(tokens), 'test', data, tokens).parent for tokens in (0, 32))
+  assert ngram_baselines.read(whole, 'test', 'one', 0) != ngram_baselines.read(part, 'test', 'one', 32)
+  assert ngram_baselines.read(part, 'test', 'one', 32) == yardsticks(data, 'test', 32)
+  for wrong in (0, 33, None):
+    assert ngram_baselines.read(part, 'test', 'one', wrong) is None
+  ngram_baselines.keep(part, 'test', data, 10**6)
+  assert ngram_baselines.read(part, 'test', 'one', 0) == ngram_baselines.read(whole, 'test', 'one', 0)
+
+
+DAMAGE = {
+  'a digit': lambda kept: {**kept, 'bits_per_byte': {**kept['bits_per_byte'], 'unigram': 1.0}},
+  'no checksum': lambda kept: {name: value for name, value in kept.items() if name != 'sha256'},
+  'an older version': lambda kept: kept['bits_per_byte'],
+  'nothing': lambda kept: {},
+}
+
+
+@pytest.mark.parametrize('case', [*DAMAGE, 'cut', 'other values'])
+def test_a_file_that_cannot_be_believed_is_counted_again(tmp_path, case):
+  path = ngram_baselines.keep(tmp_path, 'validation', ONE)
+  whole = path.read_bytes()
+  if case == 'cut':
+    path.write_bytes(whole[:40])
+  elif case == 'other values':
+    kept = {'data_checksum': 'one', 'split': 'validation', 'part': 0}
+    write_sealed(path, {**kept, 'bits_per_byte': {'unigram': -1}})
+  else:
+    path.write_text(json.dumps(DAMAGE[case](json.loads(whole))))
+  assert ngram_baselines.read(tmp_path, 'validation', 'one') is None
+  ngram_baselines.keep(tmp_path, 'validation', ONE)
+  assert path.read_bytes() == whole
+
+
+def test_a_report_shows_those_of_its_own_text_and_split_alone(tmp_path):
+  directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9}, points=2)
+  assert findings(fake_runs.BLOCK, directory)['yardsticks'] == fake_runs.YARDSTICKS
+  kept = {'data_checksum': fake_runs.CHECKSUM, 'split': 'validation', 'part': 0}
+  kept['bits_per_byte'] = fake_runs.YARDSTICKS
+  for wrong in ({'data_checksum': 'another'}, {'split': 'test'}, {'part': 100}):
+    write_sealed(directory / 'yardsticks.json', kept | wrong)
+    assert findings(fake_runs.BLOCK, directory)['yardsticks'] == {}
+  (directory / 'yardsticks.json').write_text(json.dumps(fake_runs.YARDSTICKS))
+  assert findings(fake_runs.BLOCK, directory)['yardsticks'] == {}

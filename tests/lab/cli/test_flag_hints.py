@@ -1,0 +1,100 @@
+"""What a person is told of an unknown flag, what --help prints, and how seeds are read."""
+
+import pytest
+from absl import flags
+from in_process import run_main
+
+from lab.cli import flag_hints
+from lab.core import seeds
+from training.config import ConfigError
+
+
+@pytest.mark.parametrize(
+  ('typed', 'meant'),
+  [
+    ('learning_rate', "'config.optimizer.learning_rate' or 'shared_learning_rate'"),
+    ('learning-rate', "'config.optimizer.learning_rate' or 'shared_learning_rate'"),
+    ('lr', "'config.optimizer.learning_rate' or 'shared_learning_rate'"),
+    ('learning_rat', "'config.optimizer.learning_rate'"),
+    ('steps', "'config.run.steps'"),
+    ('layers', "'config.model.num_layers'"),
+    ('num_layers', "'config.model.num_layers'"),
+    ('batch_size', "'config.run.batch_size'"),
+    ('batch-size', "'config.run.batch_size'"),
+    ('seed', "'seeds'"),
+    ('epochs', "'config.run.steps'? (training is counted in steps)"),
+    ('d_model', "'config.model.d_model'"),
+    ('n_embd', "'config.model.d_model'"),
+    ('weight_decay', "'config.optimizer.weight_decay'"),
+    ('model.num_layers', "'config.model.num_layers'"),
+    ('config.optimiser.clip', "'config.optimizer.clip'"),
+    ('sequence_lenght', "'config.data.sequence_length'"),
+    ('output_dir', "'workdir'"),
+    ('variantz', "'variants'"),
+    ('exp', "'experiment'"),
+    ('jobs', "'workers'"),
+    ('optimizer', "'config.optimizer.name'"),
+  ],
+)
+def test_what_people_type_is_understood(typed, meant, capfd):
+  assert run_main(f'--{typed}=3') == 2
+  output, error = capfd.readouterr()
+  assert (output, error.count('\n')) == ('', 1)
+  assert f'unknown flag --{typed}: did you mean {meant}' in error
+
+
+def test_every_hint_is_a_flag_of_the_command():
+  named = {flag for meant in flag_hints.ELSEWHERE.values() for flag in meant}
+  assert named <= set(flags.FLAGS)
+  assert not set(flag_hints.ELSEWHERE) & set(flags.FLAGS), 'a hint for what is a flag is never given'
+  assert set(flag_hints.ADVICE) <= set(flag_hints.ELSEWHERE)
+
+
+def test_a_hint_names_no_flag_that_the_command_lacks():
+  assert flag_hints.flag_hint('learning_rate', ['config.optimizer.learning_rate', 'run']) == (
+    ": did you mean 'config.optimizer.learning_rate'?"
+  )
+  assert flag_hints.flag_hint('seed', ['config.run.init_seed', 'run']) == ": did you mean 'config.run.init_seed'?"
+
+
+@pytest.mark.parametrize('flag', ['--help', '-h', '-help', '--helpshort'])
+def test_help_is_one_screen_and_no_failure(flag, capfd):
+  assert run_main(flag) == 0
+  output, error = capfd.readouterr()
+  assert error == ''
+  lines = output.splitlines()
+  assert len(lines) < 60
+  assert max(map(len, lines)) <= 120
+  for name in ('--experiment=', '--seeds=', '--[no]tune', '--config.SECTION.FIELD=', '--workdir='):
+    assert sum(line.startswith(f'  {name}') for line in lines) == 1
+  assert not any('--config.model.rezero' in line for line in lines)
+
+
+def test_the_whole_help_has_every_flag(capfd):
+  assert run_main('--helpfull') == 0
+  output, _ = capfd.readouterr()
+  assert '--[no]config.model.rezero' in output
+  assert '--slurm_partition' in output
+
+
+@pytest.mark.parametrize(
+  ('text', 'meant'),
+  [
+    ('0', [0]),
+    ('0-4', [0, 1, 2, 3, 4]),
+    ('0-2,7', [0, 1, 2, 7]),
+    ('3-3', [3]),
+    ('1,0-2', [1, 0, 2]),
+    (' 0 , 2', [0, 2]),
+  ],
+)
+def test_seeds_and_ranges_of_them(text, meant):
+  assert seeds.parse_seeds(text.split(',')) == meant
+
+
+@pytest.mark.parametrize(
+  'text', ['-1', 'one', '4-0', '0-', '-', '0--4', '0-1-2', '', '0,', '1.5', '0-4000000000', '\u0663']
+)
+def test_what_is_no_seed_is_refused(text):
+  with pytest.raises(ConfigError, match=r'^--seeds='):
+    seeds.parse_seeds(text.split(','))

@@ -1,0 +1,242 @@
+"""--compare, --labels and --variants on finished runs: reports that train nothing."""
+
+import json
+import shutil
+
+import fake_runs
+import pandas as pd
+import pytest
+from in_process import run_main
+from test_comparability import edit
+
+from lab.commands import compare, run_experiment
+from lab.commands.compare import Group
+from lab.core import names
+from lab.core.experiment import Experiment
+from lab.core.run import Run
+from lab.figures import labels
+from lab.report import report
+from training.config import Config, ConfigError
+
+pytestmark = pytest.mark.usefixtures('one_format')
+
+BLOCK = Experiment('?', {**{name: fake_runs.BLOCK.variants[name] for name in ('baseline', 'post_norm', 'relu')}},
+                   name='block', seeds=(0, 1))  # fmt: skip
+MINE = Experiment('?', {'mine': {'model.norm': 'layer', 'run.steps': 100}}, name='custom', seeds=(0, 1))
+LEVELS = {'baseline': 2.9, 'post_norm': 2.8, 'relu': 3.0}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+  """Two work directories with an experiment each, and one of the user's own runs."""
+  fake_runs.write_experiment(tmp_path / 'runs/block', BLOCK, LEVELS, points=2)
+  fake_runs.write_experiment(tmp_path / 'runs/custom', MINE, {'mine': 2.7}, points=2)
+  fake_runs.write_experiment(tmp_path / 'later/block', BLOCK, {'baseline': 2.6}, points=2)
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+def summary_of(folder):
+  return json.loads((folder / 'summary.json').read_text())
+
+
+def test_runs_of_two_experiments_are_compared_by_what_they_differ_in(place, capsys):
+  assert run_main('--compare=runs/block/baseline,runs/custom/mine') == 0
+  folder = place / 'runs/compare/block-baseline+custom-mine'
+  summary = summary_of(folder)
+  assert (summary['baseline'], list(summary['variants'])) == ('baseline', ['baseline', 'mine'])
+  mine = summary['variants']['mine']
+  assert mine['comparison']['difference'] == pytest.approx(-0.2, abs=0.05)
+  assert mine['differs_in'] == ['model.norm', 'run.steps']
+  said = ' '.join(capsys.readouterr().out.split())
+  assert 'differs from the baseline in model.norm, run.steps' in said
+  assert said.endswith('runs/compare/block-baseline+custom-mine/report.html')
+  assert 'initial values of parameters of the same path and shape, by seed' in summary['held_equal']
+  frame = pd.read_csv(folder / 'results.csv')
+  assert frame[['experiment', 'variant']].drop_duplicates().to_numpy().tolist() == [
+    ['block', 'baseline'], ['custom', 'mine'],
+  ]  # fmt: skip
+  assert set(frame.pooled) == {'yes'}
+
+
+def test_one_experiment_in_two_work_directories(place):
+  assert run_main('--compare=runs/block,later/block', '--name=both') == 0
+  summary = summary_of(place / 'runs/compare/both')
+  assert list(summary['variants']) == ['runs/baseline', 'runs/post_norm', 'runs/relu', 'later/baseline']
+  frame = pd.read_csv(place / 'runs/compare/both/results.csv')
+  assert frame.iloc[[0, -1]][['variant', 'label']].to_numpy().tolist() == [
+    ['baseline', 'runs/baseline'], ['baseline', 'later/baseline'],
+  ]  # fmt: skip
+  assert 'differs from the baseline in no setting' in summary['variants']['later/baseline']['sentence']
+
+
+def test_what_is_reached_twice_counts_once_and_copies_do_not(place):
+  (place / 'link').symlink_to(place / 'runs')
+  edit(place / 'runs/block', 'relu', [1], {'run.init_seed': 0, 'data.seed': 0})
+  found = compare.load(['runs/block/relu', 'link/block', 'runs/block/relu/seed_0'], 'x')
+  assert {name: [run.seed for run in found.of(name)] for name in found.variants} == {
+    'relu': [0], 'baseline': [0, 1], 'post_norm': [0, 1],
+  }  # fmt: skip
+  assert any('relu: seed 1 is seed 0 over again' in note for note in found.notes)
+
+
+def test_runs_moved_aside_are_compared_with_the_new_ones_and_never_pooled_with_them(place):
+  """As after `mv relu relu_old`, and of one seed alone; their results still say `relu`."""
+  block = place / 'runs/block'
+  shutil.copytree(block / 'relu', block / 'relu_old')
+  shutil.copytree(block / 'relu/seed_1', block / 'relu/seed_1_old')
+  edit(block, 'relu_old', [0, 1], {'run.steps': 30})
+  found = compare.load(['runs/block/relu', 'runs/block/relu_old', 'runs/block/relu/seed_1_old'], 'x')
+  assert {name: [run.seed for run in found.of(name)] for name in found.variants} == {
+    'relu': [0, 1], 'relu_old': [0, 1], 'relu/seed_1_old': [1],
+  }  # fmt: skip
+  assert [record['steps'] for record in found.records] == [300, 300, 30, 30, 300]
+
+
+REFUSED = {
+  'another text': ({}, {'data_checksum': 'f00d' * 16}, 'the data checksum is f00df00d (baseline b2c26b87)'),
+  'random numbers': (
+    {},
+    {'settings': {'jax_default_prng_impl': 'rbg'}},
+    'the setting jax_default_prng_impl is rbg (baseline threefry2x32)',
+  ),
+  'another order': ({'data.seed': 7}, {}, 'data.seed is 7 (baseline 0 in seed 0, 1 in seed 1)'),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_what_cannot_be_compared_is_not(place, case):
+  config, result, says = REFUSED[case]
+  edit(place / 'runs/custom', 'mine', [0, 1], config, result)
+  found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
+  assert found.refused == {'mine': (says,)}
+
+
+def test_seeds_within_one_must_agree(place):
+  edit(place / 'runs/custom', 'mine', [1], {'run.steps': 30})
+  found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
+  assert found.refused == {'mine': ('run.steps is 100 in seed 0, 30 in seed 1',)}
+
+
+def test_a_seed_that_one_has_and_another_lacks_is_told(place):
+  shutil.rmtree(place / 'runs/custom/mine/seed_1')
+  assert compare.load(['runs/block/baseline', 'runs/custom'], 'x').notes == ('mine: no finished run of seed 1',)
+
+
+@pytest.mark.parametrize(
+  ('ours', 'theirs', 'paths', 'same'),
+  [('a' * 64, 'a' * 64, 'x.txt', True), ('a' * 64, 'b' * 64, '', False), (None, 'b' * 64, '', True),
+   (None, None, 'x.txt', False)],
+)  # fmt: skip
+def test_other_tokens_are_compared_where_the_text_is_the_same(place, ours, theirs, paths, same):
+  """A text may change while its paths do not, and another tokenizer changes the checksum of the tokens either way."""
+  config = {'data.tokenizer': 'x.json', 'data.paths': paths}
+  edit(place / 'runs/custom', 'mine', [0, 1], config, {'data_checksum': 'f00d' * 16})
+  for folder, variant, text in (('block', 'baseline', ours), ('custom', 'mine', theirs)):
+    edit(place / 'runs' / folder, variant, [0, 1], result={'text_checksum': text} if text else {})
+  found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
+  assert found.refused == ({} if same else {'mine': ('the data checksum is f00df00d (baseline b2c26b87)',)})
+
+
+@pytest.mark.parametrize(
+  ('groups', 'expected'),
+  [
+    ([('/w', 'block', 'a'), ('/w', 'custom', 'b')], ['a', 'b']),
+    ([('/w', 'block', 'a'), ('/w', 'custom', 'a')], ['block/a', 'custom/a']),
+    ([('/w', 'block', 'a'), ('/v', 'block', 'a')], ['w/a', 'v/a']),
+    ([('/w', 'block', 'a'), ('/w/later', 'block', 'a')], ['w/a', 'later/a']),
+    (
+      [('/w', 'block', 'a'), ('/v', 'block', 'a'), ('/v', 'custom', 'a')],
+      ['w/block/a', 'v/block/a', 'v/custom/a'],
+    ),
+  ],
+)
+def test_names_are_as_short_as_they_can_be(groups, expected):
+  assert compare.distinct_names([Group(*group) for group in groups]) == expected
+
+
+def test_a_long_comparison_has_a_short_name():
+  many = [f'runs/block_{k}/baseline' for k in range(40)]
+  assert len(compare.name_of(many)) < 100
+  assert compare.name_of(many) != compare.name_of(many[:-1])
+  names.check_experiment_name(compare.name_of(['/', '../..', 'a b/c$']))
+
+
+MISTAKES = {
+  'nothing there': (['--compare=nowhere'], 'there is no directory nowhere'),
+  'no runs': (['--compare=runs/block/baseline,empty'], 'empty holds no finished run'),
+  'no directory': (['--compare=,'], '--compare: name the directories'),
+  'training': (['--compare=runs', '--experiment=block'], 'leave --experiment out'),
+  'settings': (['--compare=runs', '--config.run.steps=3'], 'leave --config out'),
+  'a name': (['--compare=runs', '--name=../x'], "the name '../x'"),
+  'labels': (
+    ['--compare=runs/block', '--labels=post=x'],
+    "in --labels 'post': did you mean 'post_norm'",
+  ),
+}
+
+
+@pytest.mark.parametrize('case', MISTAKES)
+def test_what_cannot_be_compared_is_one_line(case, place, capfd):
+  (place / 'empty').mkdir()
+  arguments, says = MISTAKES[case]
+  assert run_main(*arguments) == 2
+  error = capfd.readouterr().err
+  assert (error.count('\n'), says in error) == (1, True), error
+  assert not (place / 'runs/compare').exists()
+
+
+def test_labels_are_read():
+  variants = ('baseline', 'norm_placement=pre', 'norm_placement=pre+norm=rms')
+  given = ['baseline=a=b', 'norm_placement=pre=Pre', 'norm_placement=pre+norm=rms= Both ']
+  assert labels.parse(given, variants) == {
+    'baseline': 'a=b', 'norm_placement=pre': 'Pre', 'norm_placement=pre+norm=rms': 'Both',
+  }  # fmt: skip
+  for wrong, says in (
+    ('baseline', 'cannot read'), ('base=x', "did you mean 'baseline'"), ('baseline=', 'printable'),
+    ('baseline=\u540e', 'the font of the figures has no'),
+    ('baseline=a\nb', 'printable'), ('baseline=$x$', 'printable'), ('baseline=norm_placement=pre', 'two variants'),
+  ):  # fmt: skip
+    with pytest.raises(ConfigError, match=says):
+      labels.parse([wrong], variants)
+
+
+def test_labels_are_in_table_figures_and_files_with_the_names_kept(place):
+  directory = place / 'runs/block'
+  shown = {'baseline': 'Pre-Norm', 'post_norm': 'Post-LN & co'}
+  edit(directory, 'relu', [0], {'run.steps': 30})
+  summary, _ = report.write(BLOCK, directory, 'python train.py', None, shown)
+  assert summary['baseline'] == 'Pre-Norm'
+  assert {label: entry['name'] for label, entry in summary['variants'].items()} == {
+    'Pre-Norm': 'baseline', 'Post-LN & co': 'post_norm', 'relu': 'relu',
+  }  # fmt: skip
+  assert summary['variants']['relu']['verdict'] == 'not comparable'
+  assert summary['variants']['Post-LN & co']['comparison']
+  frame = pd.read_csv(directory / 'results.csv')
+  assert frame.groupby('variant').label.first().to_dict() == {**shown, 'relu': 'relu'}
+  assert 'Post-LN &amp; co' in (directory / 'report.html').read_text()
+  assert 'Pre-Norm' in (directory / 'figures/final_loss_by_variant.svg').read_text()
+  verdicts = pd.read_csv(directory / 'verdicts.csv')
+  assert verdicts[['variant', 'name']].iloc[1].tolist() == ['Post-LN & co', 'post_norm']
+
+
+def test_fewer_variants_are_drawn_again_where_all_is_finished(place, monkeypatch):
+  asked = []
+
+  def write(experiment, directory, command, tuning, shown):
+    asked.append((list(experiment.variants), shown))
+    raise ConfigError('enough')
+
+  monkeypatch.setattr(report, 'write', write)
+  monkeypatch.setattr(run_experiment.ngram_baselines, 'keep', lambda *_: None)
+  for todo, variants in ((['one'], ()), (['one'], ('relu',)), ([], ()), ([], ('relu',)), (['one'], ('relu',))):
+    if len(asked) == 4:
+      shutil.rmtree(place / 'runs/block/post_norm')  # it has no runs, and nobody asks for it
+    trained = run_experiment.Trained(None, todo, [], None)
+    monkeypatch.setattr(run_experiment, 'train_runs', lambda *_, trained=trained: trained)
+    run = Run('block', 'relu', 0, Config(), place / 'runs/block/relu/seed_0')
+    with pytest.raises(ConfigError, match='enough'):
+      run_experiment.run_experiment(BLOCK, [run], None, None, '', view=run_experiment.View(variants, {'relu': 'ReLU'}))
+  everything = (['baseline', 'post_norm', 'relu'], {'relu': 'ReLU'})
+  fewer = (['baseline', 'relu'], {'relu': 'ReLU'})
+  assert asked == [everything, everything, everything, fewer, fewer]

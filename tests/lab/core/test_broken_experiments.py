@@ -1,0 +1,121 @@
+"""A file in experiments/ that cannot be used breaks nothing but itself."""
+
+import shutil
+
+import pytest
+from in_process import run_main
+
+from lab.core import registry
+from training.config import ConfigError
+
+HEAD = 'from lab.core.experiment import Experiment, Grid\n'
+GOOD = "EXPERIMENT = Experiment(question='Why?', variants={'a': {}, 'b': {'model.num_layers': 3}}"
+BROKEN = {  # content, and what is said of it
+  'syntax.py': ('x = 1\nEXPERIMENT = Experiment(\n', 'syntax.py, line 2: not Python: '),
+  'nulls.py': ('EXPERIMENT = 1\0\n', 'nulls.py: not Python: '),
+  'binary.py': (b'\0\5\26\7\xff\xfe', 'binary.py'),
+  'latin.py': (b'EXPERIMENT = "\xe9"\n', 'latin.py'),
+  'number.py': ('\nEXPERIMENT = 5\n', 'number.py, line 2: EXPERIMENT must be an Experiment'),
+  'nothing.py': ('EXPERIMENT = None\n', 'not None'),
+  'a_class.py': (HEAD + 'EXPERIMENT = Experiment\n', 'EXPERIMENT must be an Experiment'),
+  'no_variants.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={})\n", 'variants is empty'),
+  'missing.py': (HEAD + "EXPERIMENT = Experiment(question='Why?')\n", 'missing.py, line 2: TypeError'),
+  'a_list.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants=['a'])\n", 'variants must be a dict'),
+  'no_dict.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={'a': 3})\n", "['a'] must be a dict"),
+  'name.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={'../a': {}})\n", "name '../a'"),
+  'own_file.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={'tuning': {}})\n", "name 'tuning'"),
+  'a_key.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={1: {}})\n", 'must be a text, not 1'),
+  'path.py': (HEAD + GOOD + ", base={'model.depth': 3})\n", "unknown config key in EXPERIMENT.base 'model.depth'"),
+  'question.py': (HEAD + "EXPERIMENT = Experiment(question=3, variants={'a': {}})\n", 'question must be a text'),
+  'half_a_seed.py': (HEAD + GOOD + ', seeds=(0, 1.5))\n', 'EXPERIMENT.seeds=(0, 1.5): must be a tuple of'),
+  'one_seed.py': (HEAD + GOOD + ', seeds=3)\n', 'EXPERIMENT.seeds=3'),
+  'same_seeds.py': (HEAD + GOOD + ', seeds=(1, 1))\n', 'names one twice'),
+  'grid.py_.py': (HEAD + GOOD + ')\n', 'a module cannot have a dot'),
+  'no_grid.py': (HEAD + GOOD + ', grid=(1e-3,))\n', 'EXPERIMENT.grid must be a Grid'),
+  'rates.py': (HEAD + GOOD + ', grid=Grid(learning_rates=()))\n', 'learning_rates=(): must be'),
+  'a_config.py': (HEAD + GOOD + ', config=None)\n', 'EXPERIMENT.config must be a text'),
+  'imports.py': ('import nowhere_to_be_found\nEXPERIMENT = 1\n', 'imports.py, line 1: ModuleNotFoundError'),
+  'leaves.py': ('import sys\nsys.exit(3)\nEXPERIMENT = 1\n', 'leaves.py, line 2: SystemExit: 3'),
+  'deep.py': ('EXPERIMENT = ' + '-' * 100_000 + '1\n', 'deep.py'),
+}  # fmt: skip
+WORKS = {
+  'annotated.py': HEAD + GOOD.replace('EXPERIMENT', 'EXPERIMENT: Experiment') + ')\n',
+  'in_if.py': HEAD + f'if True:\n  {GOOD})\n',
+  'in_try.py': HEAD + f'try:\n  {GOOD})\nfinally:\n  pass\n',
+  'my-exp.py': HEAD + GOOD + ')\n',
+  '2024.py': HEAD + GOOD + ')\n',
+  'latin_cookie.py': b'# -*- coding: latin-1 -*-\n' + (HEAD + GOOD).encode() + b')  # \xe9\n',
+  'escape.py': HEAD + 'PATTERN = "\\d"\n' + GOOD + ')\n',
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """An experiments/ of its own, with one good experiment in it."""
+  place = tmp_path / 'experiments'
+  place.mkdir()
+  shutil.copy(registry.FOLDER / 'heads.py', place)
+  monkeypatch.setattr(registry, 'FOLDER', place)
+  monkeypatch.setattr('experiments.__path__', [str(place), *__import__('experiments').__path__])
+  return place
+
+
+def write(path, content):
+  path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+@pytest.mark.parametrize('name', BROKEN)
+def test_a_broken_file_is_one_line_and_breaks_no_other(folder, name):
+  content, message = BROKEN[name]
+  write(folder / name, content)
+  assert len(registry.find_experiment('heads').variants) > 1
+  with pytest.raises(ConfigError) as error:
+    registry.find_experiment(name.removesuffix('.py'))
+  assert message in str(error.value)
+  assert '\n' not in str(error.value)
+  assert registry.declared(name.removesuffix('.py')) is None
+
+
+@pytest.mark.filterwarnings('ignore:.*invalid escape:SyntaxWarning', 'ignore:.*invalid escape:DeprecationWarning')
+@pytest.mark.parametrize('name', WORKS)
+def test_an_experiment_is_found_however_it_is_assigned_and_called(folder, name):
+  write(folder / name, WORKS[name])
+  found = registry.find_experiment(name.removesuffix('.py'))
+  assert (found.name, list(found.variants)) == (name.removesuffix('.py'), ['a', 'b'])
+
+
+def test_the_list_has_the_good_ones_and_says_what_is_wrong_with_the_rest(folder, capfd):
+  for name, (content, _) in BROKEN.items():
+    write(folder / name, content)
+  for hidden in ('.#heads.py', '._heads.py'):
+    (folder / hidden).symlink_to('user@host.1234:5678')
+  (folder / 'dangling.py').symlink_to('nowhere')
+  (folder / 'folder.py').mkdir()
+  assert run_main('--list') == 0
+  output, error = capfd.readouterr()
+  assert error == ''
+  assert 'heads_4' in output
+  told = [line for line in output.splitlines() if line.startswith('cannot be used: ')]
+  assert len(told) == len(BROKEN) + 2
+  for _, message in BROKEN.values():
+    assert any(message in line for line in told)
+  assert 'cannot be used: experiments/folder.py: is not a file' in told
+  assert '._heads' not in output
+
+
+def test_asking_for_a_broken_one_is_one_line_and_code_2(folder, capfd, tmp_path):
+  write(folder / 'syntax.py', BROKEN['syntax.py'][0])
+  assert run_main('--experiment=syntax', f'--workdir={tmp_path / "runs"}') == 2
+  output, error = capfd.readouterr()
+  assert (output, error.count('\n')) == ('', 1)
+  assert error.startswith('train.py: experiments/syntax.py, line 2: not Python')
+  assert not (tmp_path / 'runs').exists()
+
+
+def test_a_file_that_is_mended_is_read_again(folder):
+  write(folder / 'late.py', 'EXPERIMENT = 5\n')
+  with pytest.raises(ConfigError):
+    registry.find_experiment('late')
+  assert 'late' in registry.experiment_names()
+  write(folder / 'late.py', 'NOTHING = 57\n')
+  assert 'late' not in registry.experiment_names()

@@ -1,0 +1,137 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.core import names, plan
+from lab.core.experiment import Experiment
+from training.config import Config, ConfigError
+from training.run_files.run_directory import prepare
+
+EXPERIMENT = Experiment(
+  name='trial',
+  question='?',
+  variants={'baseline': {}, 'post': {'model.norm_placement': 'post'}, 'fast': {'optimizer.learning_rate': 1e-2}},
+  base={'model.num_layers': 3, 'model.d_model': 32},
+  seeds=(0, 7),
+)
+
+
+def test_runs_go_seed_by_seed_so_that_pairs_end_together(tmp_path):
+  runs = plan.plan_runs(EXPERIMENT, Config(), {}, tmp_path)
+  assert [(run.seed, run.variant) for run in runs] == [
+    (seed, variant) for seed in (0, 7) for variant in ('baseline', 'post', 'fast')
+  ]
+  assert runs[4].directory == tmp_path / 'trial' / 'post' / 'seed_7'
+  assert (runs[4].config.run.init_seed, runs[4].config.data.seed) == (7, 7)
+
+
+def test_a_later_source_wins(tmp_path):
+  scale = Config().replace({'model.num_layers': 2, 'model.num_heads': 2, 'optimizer.learning_rate': 1e-4})
+  flags = {'model.d_model': 48, 'optimizer.learning_rate': 1e-3, 'data.seed': 5}
+  baseline, _, fast = plan.plan_runs(dataclasses.replace(EXPERIMENT, seeds=(1,)), scale, flags, tmp_path)
+  assert baseline.config.model.num_heads == 2  # the scale's own
+  assert baseline.config.model.num_layers == 3  # the base over the scale
+  assert baseline.config.model.d_model == 48  # a flag over the base
+  assert baseline.config.optimizer.learning_rate == 1e-3
+  assert fast.config.optimizer.learning_rate == 1e-2  # the variant over a flag
+  assert (baseline.config.run.init_seed, baseline.config.data.seed) == (1, 5)  # a seed set apart stays apart
+
+
+def test_variants_that_are_the_same_are_refused(tmp_path):
+  with pytest.raises(ConfigError, match='trial/fast/seed_0 is the same as trial/baseline/seed_0'):
+    plan.plan_runs(EXPERIMENT, Config(), {'optimizer.learning_rate': 1e-2}, tmp_path)
+
+
+def test_seeds_that_are_the_same_are_refused(tmp_path):
+  with pytest.raises(ConfigError, match='trial/baseline/seed_7 is the same as trial/baseline/seed_0'):
+    plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3, 'data.seed': 3}, tmp_path)
+  assert len(plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3}, tmp_path)) == 6  # the order still differs
+
+
+def test_an_impossible_variant_is_named(tmp_path):
+  with pytest.raises(ConfigError, match=r'^trial/baseline: model.num_heads=5 does not divide'):
+    plan.plan_runs(EXPERIMENT, Config(), {'model.num_heads': 5}, tmp_path)
+
+
+def test_select():
+  chosen = plan.select(EXPERIMENT, ['fast', 'baseline'], [3, 3, 1])
+  assert list(chosen.variants) == ['baseline', 'fast']
+  assert chosen.seeds == (3, 1)
+  assert plan.select(EXPERIMENT, [], []) == EXPERIMENT
+  with pytest.raises(ConfigError, match="unknown variant of trial 'pots': did you mean 'post'"):
+    plan.select(EXPERIMENT, ['pots'], [])
+
+
+def test_a_custom_run_is_named_by_what_was_changed():
+  changes = {'model.norm_placement': 'post', 'optimizer.learning_rate': 3e-3}
+  made = plan.custom_experiment(changes, '')
+  assert made.variants == {'norm_placement=post+learning_rate=0.003': changes}
+  assert made.seeds == (0,)
+  assert list(plan.custom_experiment(changes, 'mine').variants) == ['mine']
+  assert list(plan.custom_experiment({}, '').variants) == ['default']
+
+
+def test_a_sweep_is_a_grid_of_typed_values():
+  made = plan.sweep_experiment('model.norm_placement=pre,post; optimizer.learning_rate=1e-3,4e-3', {}, '')
+  assert list(made.variants) == [
+    'norm_placement=pre+learning_rate=0.001', 'norm_placement=pre+learning_rate=0.004',
+    'norm_placement=post+learning_rate=0.001', 'norm_placement=post+learning_rate=0.004',
+  ]  # fmt: skip
+  assert made.variants['norm_placement=post+learning_rate=0.004'] == {
+    'model.norm_placement': 'post',
+    'optimizer.learning_rate': 0.004,
+  }
+  assert plan.sweep_experiment('model.qk_norm=true,false;model.num_layers=2', {}, '').variants == {
+    'qk_norm=True': {'model.qk_norm': True, 'model.num_layers': 2},
+    'qk_norm=False': {'model.qk_norm': False, 'model.num_layers': 2},
+  }
+
+
+@pytest.mark.parametrize(
+  ('sweep', 'message'),
+  [
+    ('', '--sweep is empty'),
+    ('model.norm_placement', 'cannot read .model.norm_placement.'),
+    ('model.norm_placement=', 'cannot read'),
+    ('model.norm_placment=pre', "unknown config key 'model.norm_placment': did you mean 'model.norm_placement'"),
+    ('norm_placement=pre', "did you mean 'model.norm_placement'"),
+    ('model.num_layers=2,x', 'model.num_layers=x: must be a whole number'),
+    ('optimizer.learning_rate=fast', 'optimizer.learning_rate=fast: must be a number'),
+    ('model.qk_norm=maybe', 'must be true or false'),
+    ('model.num_layers=2,2', 'twice'),
+    ('model.d_model=32,64', 'both swept over and set by a flag'),
+  ],
+)
+def test_a_sweep_that_cannot_be_read(sweep, message):
+  with pytest.raises(ConfigError, match=message) as error:
+    plan.sweep_experiment(sweep, {'model.d_model': 16}, '')
+  assert '\n' not in str(error.value)
+
+
+@given(st.text(max_size=12))
+def test_a_name_never_leaves_the_work_directory(name):
+  try:
+    names.check_variant_name(name)
+    names.check_experiment_name(name)
+  except ConfigError:
+    return
+  inside = (Path('/runs') / name / 'seed_0').resolve()
+  assert inside.parent.parent == Path('/runs')
+  assert inside.parent.name == name
+
+
+def test_a_sweep_does_not_take_the_name_of_an_experiment():
+  with pytest.raises(ConfigError, match='--name=block is the name of an experiment'):
+    plan.sweep_experiment('model.num_layers=1,2', {}, 'block')
+
+
+def test_directories_are_checked_without_writing(tmp_path):
+  runs = plan.plan_runs(EXPERIMENT, Config(), {}, tmp_path)
+  plan.check_directories(runs)
+  assert not list(tmp_path.iterdir())
+  prepare(runs[3].directory, runs[3].config.replace({'run.batch_size': 77}))
+  with pytest.raises(ConfigError, match=r'seed_7 holds another run \(run.batch_size is 77 there, 16 here\)'):
+    plan.check_directories(runs)

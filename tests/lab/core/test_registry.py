@@ -1,0 +1,103 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lab.core import plan, registry
+from lab.core.experiment import Experiment
+from training.config import Config, ConfigError
+from training.step import init_state, make_train_step
+
+NAMES = registry.experiment_names()
+GRID = ('optimizer.learning_rate', 'model.num_layers')  # more of these is more of the same
+TINY = {
+  'model.vocab_size': 16, 'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 8,
+  'run.batch_size': 2,
+}  # fmt: skip
+
+
+def test_the_experiments_there_are():
+  assert {'block', 'norm_placement', 'feed_forward', 'residual', 'heads', 'initialisation'} <= set(NAMES)
+  assert not {'plan', 'report', 'registry', 'experiment'} & set(NAMES)
+
+
+def test_an_unknown_reproduction_names_the_nearest():
+  with pytest.raises(ConfigError, match="unknown reproduction 'rank_colapse': did you mean 'rank_collapse'"):
+    registry.find_reproduction('rank_colapse')
+
+
+def test_an_unknown_experiment_names_the_nearest():
+  with pytest.raises(ConfigError, match="unknown experiment 'bock': did you mean 'block'"):
+    registry.find_experiment('bock')
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_an_experiment_says_what_it_asks_and_how_to_run_it(name):
+  experiment = registry.find_experiment(name)
+  assert experiment.name == name
+  assert experiment.question.endswith('?')
+  maps_a_grid = name in registry.reproduction_names()  # some of which have more runs than a person waits for
+  assert len(experiment.seeds) >= (2 if maps_a_grid else 5)
+  module = __import__(f'experiments.{name}', fromlist=['EXPERIMENT'])
+  assert f'python train.py --experiment={name}' in module.__doc__
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_every_run_of_an_experiment_has_a_directory_of_its_own(name, tmp_path):
+  experiment = registry.find_experiment(name)
+  runs = plan.plan_runs(experiment, Config(), {}, tmp_path)
+  assert len({run.directory for run in runs}) == len(runs) == len(experiment.variants) * len(experiment.seeds)
+
+
+def test_heads_differ_in_nothing_but_heads(tmp_path):
+  runs = plan.plan_runs(registry.find_experiment('heads'), Config(), {}, tmp_path)
+  assert len({run.config.model.num_parameters for run in runs}) == 1
+  assert len({run.config.model.flops_per_token(64) for run in runs}) == 1
+
+
+@functools.cache
+def two_steps(config: Config):
+  """The loss before each of two steps, and the parameters after them."""
+  tokens = np.random.default_rng(0).integers(0, 16, (2, 9), np.int32)
+  batch = {'inputs_BT': tokens[:, :-1], 'targets_BT': tokens[:, 1:], 'weights_BT': np.ones((2, 8), np.float32)}
+  state = jax.jit(functools.partial(init_state, config))(0)
+  step = jax.jit(make_train_step(config))
+  losses = []
+  for _ in range(2):
+    state, metrics = step(state, batch)
+    losses.append(float(metrics['scalars']['train/loss']))
+  return losses, state.params
+
+
+def variants() -> list[tuple[str, str]]:
+  """Every variant but those that differ from one before in nothing but the learning rate and the depth."""
+  found = []
+  for name in NAMES:
+    seen = []
+    for variant, changes in registry.find_experiment(name).variants.items():
+      rest = {path: value for path, value in changes.items() if path not in GRID}
+      if rest not in seen:
+        seen.append(rest)
+        found.append((name, variant))
+  return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'variant'), variants())
+def test_every_variant_takes_two_steps_and_differs_from_the_baseline(name, variant, tmp_path):
+  experiment = registry.find_experiment(name)
+  runs = plan.plan_runs(plan.select(experiment, [], [0]), Config(), TINY, tmp_path)
+  config = {run.variant: run.config for run in runs}
+  losses, params = two_steps(config[variant])
+  assert np.all(np.isfinite(losses))
+  moved = jax.jit(functools.partial(init_state, config[variant]))(0).params
+  assert any(jnp.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(moved), strict=True))
+  if variant != experiment.baseline:
+    assert two_steps(config[experiment.baseline])[0] != losses
+
+
+def test_an_experiment_needs_no_more_than_variants():
+  experiment = Experiment(question='?', variants={'a': {}, 'b': {'model.qk_norm': True}})
+  assert experiment.baseline == 'a'

@@ -1,0 +1,126 @@
+"""How long runs are said to take, against numbers worked out by hand."""
+
+import io
+
+import made_result
+import pytest
+from absl.testing import flagsaver
+from rich.console import Console
+
+from lab.cli.command_line import parse_flags
+from lab.core import plan
+from lab.core.experiment import Experiment
+from lab.launch import devices, forecast, launchers, worker_pool
+from lab.launch.devices import Answer, Place
+from training.config import Config
+from training.run_files import run_directory
+
+CONFIG = Config().replace({'run.steps': 100, 'run.evaluations': 10, 'run.evaluation_batches': 4})
+BATCH = CONFIG.run.batch_size * CONFIG.data.sequence_length
+HERE = {'device': 'cpu (A CPU)', 'layout': '1 cpu device(s), 1 core(s)'}
+ONE_CORE = [Place(0, {}), Place(1, {})]
+
+
+@pytest.fixture(autouse=True)
+def cpu(monkeypatch):
+  """A machine with two cores that makes products at 8 GFLOP/s."""
+  monkeypatch.setattr(forecast, 'processor', lambda: 'A CPU')
+  monkeypatch.setattr(forecast, 'cores', lambda: [0, 1])
+  monkeypatch.setattr(forecast, 'product_speed', lambda threads: 4e9 * threads)
+  monkeypatch.setattr(devices, 'ask_jax', lambda: Answer('cpu', 1, '', ''))
+
+
+def planned(place, **variants):
+  experiment = Experiment(name='trial', question='?', variants=variants, seeds=(0, 1))
+  return plan.plan_runs(experiment, CONFIG, {}, place)
+
+
+def test_training_curve_and_final_evaluation_are_counted():
+  curve, final = 10 * 4 * BATCH, 2 * forecast.KJV_SPLIT
+  assert forecast.seconds(CONFIG, 1000.0) == pytest.approx((100 * BATCH + (curve + final) / 3) / 1000)
+  assert forecast.seconds(CONFIG, 1000.0, done=50) == pytest.approx((50 * BATCH + (curve / 2 + final) / 3) / 1000)
+  copy = CONFIG.replace({'data.task': 'copy'})
+  assert forecast.seconds(copy, 1000.0) == pytest.approx((100 * BATCH + curve / 3) / 1000)
+  bounded = CONFIG.replace({'data.task': 'files', 'data.paths': 'x', 'run.final_evaluation_tokens': 9000})
+  assert forecast.seconds(bounded, 1000.0) == pytest.approx((100 * BATCH + (curve + 18000) / 3) / 1000)
+
+
+@pytest.mark.parametrize(
+  ('each', 'at_a_time', 'all_of_them'),
+  [([5, 5, 5, 5], 2, 10), ([5, 5, 5], 2, 10), ([9, 1, 1, 1], 2, 9), ([3], 8, 3), ([1, 2, 3], 1, 6)],
+)
+def test_runs_are_divided_over_the_workers(each, at_a_time, all_of_them):
+  assert forecast.together(each, at_a_time) == all_of_them
+
+
+def test_finished_runs_of_the_same_shape_say_how_fast(tmp_path):
+  runs = planned(tmp_path, small={'model.num_layers': 2}, fast={'model.num_layers': 2, 'optimizer.learning_rate': 1e-2})
+  for run, speed in zip(runs[:3], (1000.0, 3000.0, 2000.0), strict=True):
+    run_directory.prepare(run.directory, run.config)
+    made_result.finish(run.directory, tokens_per_second=speed, **HERE)
+  found = forecast.forecast(runs[3:], {}, ONE_CORE, tmp_path)
+  assert found.seconds == pytest.approx(forecast.seconds(runs[3].config, 2000.0))
+  assert found.basis == f'from 3 finished runs in {tmp_path}'
+  assert found.line(1, 1) == (
+    f'about {forecast.duration(found.seconds)} for 1 run, compilation not included ({found.basis})'
+  )
+  deep = planned(tmp_path, deep={'model.num_layers': 4}, deeper={'model.num_layers': 6})
+  by_flops = forecast.forecast(deep[:1], {}, ONE_CORE, tmp_path).seconds
+  ratio = deep[0].config.model.flops_per_token(64) / runs[0].config.model.flops_per_token(64)
+  assert by_flops == pytest.approx(forecast.seconds(deep[0].config, 2000.0 / ratio))
+
+
+@pytest.mark.parametrize(
+  'toy',
+  [
+    {'model.num_layers': 1, 'model.d_model': 16, 'model.num_heads': 2},
+    {'model.num_layers': 8, 'data.sequence_length': 4},
+    {'model.num_layers': 8, 'run.batch_size': 1},
+    {'model.num_layers': 8, 'run.batch_size': 512},
+  ],
+)
+def test_a_run_of_quite_another_size_says_nothing(tmp_path, toy):
+  """A toy model, at a few tokens a step, once made the default experiment one of 10 hours."""
+  runs = planned(tmp_path, toy=toy, real={'model.num_layers': 8})
+  run_directory.prepare(runs[0].directory, runs[0].config)
+  made_result.finish(runs[0].directory, tokens_per_second=1000.0, **HERE)
+  found = forecast.forecast(runs[1:2], {}, ONE_CORE, tmp_path)
+  assert found.basis.startswith('rough: ')
+  assert found.seconds == pytest.approx(
+    forecast.seconds(runs[1].config, 2e9 / runs[1].config.model.flops_per_token(64))
+  )
+  mixed = forecast.forecast([runs[2], runs[1]], {}, ONE_CORE[:1], tmp_path)  # one of the two would be guessed
+  assert mixed.basis.startswith('rough: ')
+
+
+@pytest.mark.parametrize('other', [{'device': 'cpu (Another)'}, {'layout': '1 cpu device(s), 2 core(s)'}])
+def test_runs_of_another_machine_say_nothing(tmp_path, other):
+  runs = planned(tmp_path, a={'model.num_layers': 2}, b={'model.num_layers': 3})
+  run_directory.prepare(runs[0].directory, runs[0].config)
+  made_result.finish(runs[0].directory, tokens_per_second=1000.0, **(HERE | other))
+  found = forecast.forecast(runs[1:2], {}, ONE_CORE, tmp_path)
+  flops = runs[1].config.model.flops_per_token(64)
+  assert found.seconds == pytest.approx(forecast.seconds(runs[1].config, 2e9 / flops))
+  assert found.basis == 'rough: assumes half the speed of a large matrix product here, 4 GFLOP/s'
+
+
+def test_a_gpu_on_which_nothing_has_finished_is_not_guessed_at(tmp_path, monkeypatch):
+  monkeypatch.setattr(devices, 'ask_jax', lambda: Answer('gpu', 1, 'NVIDIA H200', ''))
+  assert forecast.forecast(planned(tmp_path, a={}), {}, [Place(None, {})], tmp_path) is None
+
+
+def test_a_dry_run_ends_with_the_time(tmp_path):
+  runs = planned(tmp_path / 'runs', a={}, b={'model.num_layers': 3})
+  output = io.StringIO()
+  with flagsaver.flagsaver():
+    parse_flags('train.py', ['train.py', '--dry_run'])
+    launchers.from_flags(2)(runs, worker_pool.unfinished(runs), Console(file=output))
+  last = output.getvalue().splitlines()[-1]
+  assert last.startswith('about ')
+  assert ' for 4 runs, 2 runs at a time, compilation not included (rough: ' in last
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(('seconds', 'text'), [(0.2, '1 s'), (75, '75 s'), (300, '5 min'), (7200, '2.0 h')])
+def test_durations(seconds, text):
+  assert forecast.duration(seconds) == text

@@ -1,0 +1,68 @@
+"""What a worker does whose command is killed alone."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[3]
+
+# Starts a worker, as the command does, says so, and waits to be killed.
+COMMAND = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())], pass_fds=[1])
+time.sleep(60)
+"""
+WORKER = """
+import signal, sys, time
+from lab.launch import parent_watch
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+watch = parent_watch.Watch(int(sys.argv[1]))
+stop = watch.over(lambda: bool(told))
+{before}
+print('here', flush=True)
+{does}
+print('saved', flush=True)
+"""
+TRAINS = 'while not stop(): time.sleep(0.01)'
+SLOW = 'time.sleep(1.5)\nassert stop()'  # a step is longer than the watch waits else
+
+
+@pytest.mark.parametrize(
+  ('does', 'within', 'saved'),
+  [
+    (TRAINS, 10, True),
+    (SLOW, 10, True),
+    ('time.sleep(60)', 10, False),  # compiles
+    (TRAINS.replace('not stop()', 'True'), 10, False),  # evaluates: nothing asks
+    (f'parent_watch.SAVE_WITHIN = 0.5\n{TRAINS}\ntime.sleep(60)', 10, False),  # its save hangs
+  ],
+)
+def test_a_worker_whose_command_was_killed_saves_and_ends(does, within, saved):
+  program = [
+    sys.executable,
+    '-c',
+    COMMAND,
+    WORKER.format(before='stop(); time.sleep(1.5); stop()' if does == SLOW else '', does=does),
+  ]
+  pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
+  with subprocess.Popen(program, cwd=PROJECT, text=True, **pipes) as command:
+    assert command.stdout.readline() == 'here\n'
+    command.kill()
+    started = time.monotonic()
+    said = command.stdout.read()  # ends with the worker
+    assert time.monotonic() - started < within
+    assert said == ('saved\n' if saved else '')
+    assert 'the command that started this worker is gone' in command.stderr.read()
+
+
+def test_a_worker_that_starts_when_its_command_is_gone_ends_at_once():
+  gone = subprocess.Popen([sys.executable, '-c', ''])
+  gone.wait()
+  program = WORKER.format(before='', does='time.sleep(60)')
+  ended = subprocess.run([sys.executable, '-c', program, str(gone.pid)], cwd=PROJECT, timeout=30, capture_output=True)
+  assert ended.returncode == os.EX_TEMPFAIL

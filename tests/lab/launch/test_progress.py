@@ -1,0 +1,110 @@
+"""What a person sees of runs under way, in a terminal and in a file."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lab.core.run import Run
+from lab.launch.progress import Display
+from training.config import Config
+
+RUN, OTHER = (Run('block', 'baseline', seed, Config(), Path('runs')) for seed in (0, 1))
+STEP = {'step': 120, 'steps': 300, 'loss': 2.3456, 'tokens_per_second': 45_000.4}
+EVENTS = [
+  ({'doing': 'compiling'}, 'compiling', 'compiling'),
+  (STEP, '120/300', 'training, step 120/300, loss 2.346'),
+  ({**STEP, 'loss': None}, '120/300', 'training, step 120/300'),
+  (
+    {'evaluating': 'validation', 'done': 65_536, 'of': 524_288},
+    'evaluating: validation', 'evaluating: validation, 65,536 of 524,288 tokens',
+  ),
+  ({'doing': 'saving'}, 'saving', 'saving'),
+]  # fmt: skip
+
+
+class Clock:
+  def __init__(self):
+    self.now = 100.0
+
+  def __call__(self) -> float:
+    return self.now
+
+
+def display_on(file: io.StringIO, terminal: bool = False) -> tuple[Display, Clock]:
+  clock = Clock()
+  return Display(Console(file=file, width=100, force_terminal=terminal), 2, 0, clock), clock
+
+
+@pytest.mark.parametrize(('event', 'row', 'line'), EVENTS)
+def test_each_thing_that_a_run_does_is_shown(event, row, line):
+  file = io.StringIO()
+  display, clock = display_on(file)
+  display.started(RUN)
+  display.progress(RUN, event)
+  Console(file=file, width=100).print(display._table())
+  assert row in file.getvalue()
+  clock.now += 11
+  display.tell()
+  assert file.getvalue().endswith(f'block/baseline/seed_0: {line}\n')
+
+
+def test_the_bar_is_of_what_is_under_way():
+  file = io.StringIO()
+  display, _ = display_on(file)
+  display.started(RUN)
+  bars = []
+  for event, *_ in EVENTS:
+    display.progress(RUN, event)
+    bars.append(display._running[RUN].share)
+  assert bars == [None, (120, 300), (120, 300), (65_536, 524_288), None]
+
+
+def test_a_run_that_lasts_has_a_line_less_and_less_often():
+  file = io.StringIO()
+  display, clock = display_on(file)
+  display.started(RUN)
+  told = []
+  for second in range(1, 3001):
+    clock.now = 100 + second
+    before = len(file.getvalue())
+    display.tell()
+    if len(file.getvalue()) > before:
+      told.append(second)
+  assert told == [10, 20, 40, 80, 160, 320, *range(620, 3001, 300)]
+
+
+def test_other_runs_end_while_one_evaluates():
+  """The time that is left counts its steps, whatever it does between them."""
+  file = io.StringIO()
+  display, clock = display_on(file)
+  for run in (RUN, OTHER):
+    display.started(run)
+    display.progress(run, STEP)
+  display.progress(OTHER, {'evaluating': 'test', 'done': 1, 'of': 2})
+  clock.now += 70
+  display.ended(RUN, 'failed_to_learn')
+  assert file.getvalue() == 'block/baseline/seed_0: failed to learn, training loss 2.346 (1 of 2, about 30 s left)\n'
+  display.stopped(OTHER, saved=True)
+  assert file.getvalue().endswith('block/baseline/seed_1: stopped after step 120\n')
+
+
+def test_a_run_that_ends_before_its_first_logged_step():
+  file = io.StringIO()
+  display, _ = display_on(file)
+  display.started(RUN)
+  display.started(OTHER)
+  display.progress(RUN, {'doing': 'evaluating'})
+  display.ended(RUN, 'completed')
+  display.stopped(OTHER, saved=False)
+  assert 'block/baseline/seed_0: completed (1 of 2' in file.getvalue()
+  assert 'block/baseline/seed_1: stopped, not saved' in file.getvalue()
+
+
+@pytest.mark.parametrize('terminal', [True, False])
+def test_it_ends_with_its_context(terminal):
+  display, _ = display_on(io.StringIO(), terminal)
+  with display:
+    display.started(RUN)
+  assert not display._lines.is_alive()

@@ -1,0 +1,280 @@
+import asyncio
+import dataclasses
+import gc
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import made_result
+import numpy as np
+import pytest
+from rich.console import Console
+from stub_worker import STUB
+
+from lab.analysis import results
+from lab.cli import signals
+from lab.core import plan
+from lab.core.experiment import Experiment
+from lab.launch import worker_pool
+from lab.launch.devices import Place, worker_places
+from lab.launch.progress import Display
+from training.config import Config, ConfigError
+from training.digests import read_manifest
+from training.files import read_json
+from training.run_files import locks, run_directory
+from training.run_files.checkpoint import load, steps_in
+from training.step import init_state
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch):
+  """Puts the stub in the worker's place."""
+  package = tmp_path / 'project' / 'lab' / 'launch'
+  package.mkdir(parents=True)
+  (package / 'worker.py').write_text(STUB)
+  monkeypatch.setattr(worker_pool, 'PROJECT', tmp_path / 'project')
+
+
+def runs_of(tmp_path, *names, seeds=(0,)):
+  variants = {name: {'optimizer.learning_rate': 1e-3 + k * 1e-4} for k, name in enumerate(names)}
+  experiment = Experiment(name='trial', question='?', variants=variants, seeds=seeds)
+  return plan.plan_runs(experiment, Config(), {}, tmp_path / 'work dir')
+
+
+def execute(runs, places, terminal=False):
+  output = io.StringIO()
+  console = Console(file=output, width=100, force_terminal=terminal)
+  with Display(console, len(runs), 0) as display:
+    failed, stopped = worker_pool.execute(runs, places, display)
+  assert not stopped
+  return [run.variant for run in failed], output.getvalue()
+
+
+def stop(runs, places, grace=worker_pool.GRACE):
+  """`execute`, where somebody stops it: what was printed."""
+  output = io.StringIO()
+  earlier = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+  try:
+    with Display(Console(file=output, width=100), len(runs), 0) as display:
+      assert worker_pool.execute(runs, places, display, grace=grace) == ([], True)
+  finally:
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == earlier
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+  return output.getvalue()
+
+
+@pytest.mark.parametrize('workers', [1, 2, 5])
+def test_what_kills_a_worker_fails_its_run_alone(tmp_path, stub, workers):
+  runs = runs_of(tmp_path, 'good', 'killed', 'fine', 'exits', 'well', 'fails', 'done')
+  failed, output = execute(runs, [Place(None, {})] * workers)
+  assert sorted(failed) == ['exits', 'fails', 'killed']
+  assert [run.variant for run in worker_pool.unfinished(runs)] == ['killed', 'exits', 'fails']
+  killed = 'its process was killed by SIGKILL (by someone, or by a system that was short of memory)'
+  assert f'trial/killed/seed_0: FAILED: {killed}\n  one\n  two\n' in output
+  assert 'trial/exits/seed_0: FAILED: its process ended with code 3' in output
+  assert 'trial/fails/seed_0: FAILED: MemoryError: 3 GB\n  one\n  two\n' in output
+  assert 'trial/done/seed_0: completed, training loss 1.500' in output
+  assert 'log.txt' in output
+  failures = {run.variant: read_json(run.directory / 'failure.json') for run in runs}
+  assert {name: failure['error'] for name, failure in failures.items() if failure} == {
+    'killed': killed, 'exits': 'its process ended with code 3',
+    'fails': 'MemoryError: 3 GB',
+  }  # fmt: skip
+
+
+def test_a_failure_is_shown_with_what_its_own_attempt_has_said(tmp_path, stub):
+  """The log of a run is appended to, from attempt to attempt."""
+  (run,) = runs = runs_of(tmp_path, 'silent')
+  run.directory.mkdir(parents=True)
+  (run.directory / 'log.txt').write_text('RuntimeError: of an earlier attempt\n')
+  output = execute(runs, [Place(None, {})])[1]
+  assert 'FAILED: its process was killed by SIGKILL' in output
+  assert 'of an earlier attempt' not in output
+  assert 'its log says nothing' in output
+  (run.directory / 'log.txt').write_text('RuntimeError: of an earlier attempt\n')
+  assert run_directory.read_failure(run.directory).log_start == 36
+
+
+def test_a_worker_that_cannot_be_started_leaves_its_runs_to_the_others(tmp_path, stub, monkeypatch):
+  start, answers = asyncio.create_subprocess_exec, iter([BlockingIOError(11, 'Resource temporarily unavailable')])
+
+  async def scarce(*arguments, **settings):
+    for error in answers:
+      raise error
+    return await start(*arguments, **settings)
+
+  monkeypatch.setattr(asyncio, 'create_subprocess_exec', scarce)
+  runs = runs_of(tmp_path, 'a', 'b', 'c')
+  assert execute(runs, [Place(None, {})] * 2)[0] == []
+  assert worker_pool.unfinished(runs) == []
+
+
+@pytest.mark.parametrize(
+  'error', [BlockingIOError(11, 'Resource temporarily unavailable'), RuntimeError("can't start new thread")]
+)
+def test_where_no_worker_can_be_started_the_limit_is_named(tmp_path, stub, monkeypatch, error):
+  async def refuse(*arguments, **settings):
+    raise error
+
+  monkeypatch.setattr(asyncio, 'create_subprocess_exec', refuse)
+  with pytest.raises(ConfigError, match=r'no worker could be started \(.*\): .* raise the limit on them \(ulimit -u'):
+    execute(runs_of(tmp_path, 'a', 'b'), [Place(None, {})] * 2)
+
+
+def test_a_worker_that_says_nothing_for_long_is_told_of(tmp_path, stub, monkeypatch):
+  monkeypatch.setattr(worker_pool, 'SILENCE', 0.1)
+  output = execute(runs_of(tmp_path, 'slow'), [Place(None, {})])[1]
+  assert 'trial/slow/seed_0: no word from its process for 0 minutes: it may take long steps, or hang; see' in output
+  assert 'trial/slow/seed_0: completed' in output
+
+
+def test_a_worker_that_does_not_end_is_killed(tmp_path, stub, monkeypatch):
+  monkeypatch.setattr(worker_pool, 'END_WITHIN', 0.1)
+  started = time.monotonic()
+  assert execute(runs_of(tmp_path, 'lingers'), [Place(None, {})])[0] == []
+  assert time.monotonic() - started < 30
+  gc.collect()  # which complains of a process that nobody waited for
+
+
+def test_a_workdir_that_is_moved_away_ends_the_sweep_and_is_not_created_again(tmp_path, stub):
+  runs = runs_of(tmp_path, 'moves', 'good')
+  output = io.StringIO()
+  with (
+    pytest.raises(locks.Moved, match='trial was moved or deleted while in use: put it back'),
+    worker_pool.claimed(runs) as check,
+    Display(Console(file=output, width=100), len(runs), 0) as display,
+  ):
+    worker_pool.execute(runs, [Place(None, {})], display, check=check)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['moved', 'project']
+  assert not (tmp_path / 'moved' / 'trial' / 'good' / 'seed_0' / 'result.json').exists()
+
+
+@pytest.mark.parametrize('number', ['SIGTERM', 'SIGINT'])
+@pytest.mark.parametrize('workers', [1, 2])
+def test_a_signal_stops_what_is_under_way_and_begins_nothing_else(tmp_path, stub, number, workers):
+  runs = runs_of(tmp_path, number, 'patient', 'done')
+  output = stop(runs, [Place(None, {})] * workers)
+  assert 'stopping: each run finishes its step and saves' in output
+  assert f'trial/{number}/seed_0: stopped after step 1\n' in output
+  assert 'FAILED' not in output
+  assert not runs[2].directory.exists()
+
+
+def test_a_worker_that_was_told_alone_stops_the_sweep(tmp_path, stub):
+  runs = runs_of(tmp_path, 'told', 'good')
+  assert 'trial/told/seed_0: stopped' in stop(runs, [Place(None, {})])
+  assert not runs[1].directory.exists()
+
+
+def test_a_stopped_extension_leaves_the_results_of_the_runs_it_has_not_begun(tmp_path, stub):
+  shorter, runs = [], runs_of(tmp_path, 'told', 'good')
+  for run in runs:
+    shorter.append(dataclasses.replace(run, config=run.config.replace({'run.steps': 40})))
+    run_directory.prepare(run.directory, shorter[-1].config)
+    made_result.finish(run.directory, steps=40)
+  with worker_pool.claimed(runs):
+    stop(runs, [Place(None, {})])
+  assert not run_directory.is_finished(runs[0].directory, shorter[0].config)
+  assert run_directory.is_finished(runs[1].directory, shorter[1].config)
+  assert read_json(runs[1].directory / 'config.json')['run.steps'] == 40
+  assert read_json(runs[0].directory / 'config.json')['run.steps'] == 300
+
+
+def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub):
+  started = time.monotonic()
+  output = stop(runs_of(tmp_path, 'deaf'), [Place(None, {})], grace=0.1)
+  assert time.monotonic() - started < worker_pool.GRACE
+  assert 'trial/deaf/seed_0: stopped after step 1, not saved: it resumes from its last checkpoint\n' in output
+
+
+def test_a_second_sigint_quits_at_once(tmp_path, stub):
+  with pytest.raises(SystemExit) as ended:
+    stop(runs_of(tmp_path, 'impatient', 'good'), [Place(None, {})])
+  assert ended.value.code == 130
+
+
+def test_a_worker_never_sees_the_sigint_of_the_terminal(tmp_path):
+  program = 'import os, signal; os.kill(os.getpid(), signal.SIGINT); print("here")'
+  with signals.sigint_kept_from_children():
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+  assert (ended.stdout, ended.returncode) == ('here\n', 0)
+  assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_worker_serves_many_runs_and_has_its_place(tmp_path, stub):
+  runs = runs_of(tmp_path, 'a', 'b', 'c', 'd', seeds=(0, 1))
+  execute(runs, [Place(None, {'CORE': 'left'}), Place(None, {'CORE': 'right'})])
+  results = [read_json(run.directory / 'seen.json') for run in runs]
+  assert len({result['pid'] for result in results}) <= 2
+  assert {result['core'] for result in results} <= {'left', 'right'}
+
+
+def test_a_terminal_shows_the_runs_under_way(tmp_path, stub):
+  failed, output = execute(runs_of(tmp_path, 'good', 'fails'), [Place(None, {})], terminal=True)
+  assert failed == ['fails']
+  assert 'runs done' in output
+
+
+def test_finished_runs_are_skipped(tmp_path, stub):
+  runs = runs_of(tmp_path, 'a', 'b')
+  execute(runs[:1], [Place(None, {})])
+  assert worker_pool.unfinished(runs) == [runs[1]]
+
+
+@pytest.mark.parametrize(('platform', 'seen'), [('gpu', 'gpu'), ('tpu', 'chip')])
+def test_four_workers_on_four_devices_share_none(tmp_path, stub, monkeypatch, platform, seen):
+  """Each of four runs that are under way at once says what its process was given."""
+  for name in ('CUDA_VISIBLE_DEVICES', 'TPU_VISIBLE_CHIPS'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setattr('lab.launch.devices._accelerators', lambda: (platform, 4))
+  runs = runs_of(tmp_path, *(f'device_{k}' for k in range(4)))
+  assert execute(runs, worker_places(4, whole_machine=False))[0] == []
+  results = [read_json(run.directory / 'seen.json') for run in runs]
+  assert sorted(result[seen] for result in results) == [*'0123']
+  assert len({result['pid'] for result in results}) == 4
+
+
+@pytest.mark.slow
+def test_the_numbers_do_not_depend_on_the_workers(tmp_path):
+  """Also: two seeds differ, a worker's second run is as if it were its first, and one that diverges ends none else."""
+  tiny = {
+    'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 16, 'run.steps': 6,
+    'run.batch_size': 2, 'run.evaluations': 2, 'run.evaluation_batches': 2, 'optimizer.warmup_steps': 2,
+    'data.task': 'associative_recall',
+  }  # fmt: skip
+  variants = {'a': {}, 'bad': {'optimizer.learning_rate': 1e12}, 'c': {'model.norm': 'layer'}}
+  experiment = Experiment(name='trial', question='?', variants=variants, seeds=(0, 1))
+  outcomes = []
+  for name, workers in (('one', 1), ('two', 2), ('again', 2)):
+    runs = plan.plan_runs(experiment, Config(), tiny, tmp_path / name)
+    assert execute(runs, worker_places(workers, whole_machine=False))[0] == []
+    logs = [(run.directory / 'metrics.jsonl').read_bytes() for run in runs]
+    arrays = [read_manifest(newest(run.directory))['arrays'] for run in runs]
+    differing = ['seconds', 'train_seconds', 'tokens_per_second', 'workdir', 'directory']
+    table = results.load(tmp_path / name).drop(columns=differing)
+    outcomes.append((logs, arrays, table.to_csv()))
+  assert outcomes[0] == outcomes[1] == outcomes[2]
+  assert list(table['status']) == ['failed_to_learn'] * 2 + ['diverged'] * 2 + ['failed_to_learn'] * 2
+  assert len(set(table['val_loss'].dropna())) == 4
+  for run in runs:
+    state = load(
+      newest(run.directory), jax.eval_shape(lambda seed, config=run.config: init_state(config, seed), np.uint32(0))
+    )[0]
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+
+
+def newest(directory):
+  folder = directory / 'checkpoints'
+  return folder / str(steps_in(folder)[0])
+
+
+def test_a_folder_of_the_users_cannot_stand_in_for_ours(tmp_path, monkeypatch):
+  (tmp_path / 'training').mkdir()
+  (tmp_path / 'training' / '__init__.py').write_text('raise RuntimeError')
+  monkeypatch.chdir(tmp_path)
+  command = [sys.executable, '-P', '-c', 'import training.files']
+  subprocess.run(command, env=os.environ | {'PYTHONPATH': str(worker_pool.PROJECT)}, check=True)

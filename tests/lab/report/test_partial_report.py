@@ -1,0 +1,187 @@
+"""Summary, table and page of experiments that are not the whole of `block`: runs missing, failed, tuned, of a task."""
+
+import csv
+import json
+import re
+
+import fake_runs
+import made_result
+import pytest
+from reported import findings, printed
+
+from lab.core.experiment import Experiment
+from lab.report import report
+from training.config import ConfigError
+from training.run_files.result import read_result
+
+pytestmark = pytest.mark.usefixtures('one_format')
+
+COMMAND = 'python train.py --experiment=block --seeds=0,1,2,3,4'
+COPY = Experiment(
+  'Can it copy?',
+  {'baseline': {}, 'post': {'model.norm_placement': 'post'}, 'deep': {'model.norm_placement': 'deepnorm'}},
+  name='copy',
+  seeds=(0, 1, 2),
+)
+
+
+PARTIAL = {
+  'no baseline': (
+    {'levels': {'relu': 3.0, 'post_norm': 2.8}},
+    ['baseline, no_residual: no finished run', 'Nothing to compare'],
+  ),
+  'baseline alone': (
+    {'levels': {'baseline': 2.9}},
+    ['post_norm, relu, no_residual: no finished run', 'only the baseline has finished runs'],
+  ),
+  'all diverged': (
+    {
+      'levels': {'baseline': 2.9, 'post_norm': 2.8},
+      'statuses': {('post_norm', k): 'diverged' for k in range(5)},
+    },
+    ['unstable (0 of 5 learned): 5 diverged at learning rate 4e-3', 'no pair of runs ended in both'],
+  ),
+  'everything diverged': (
+    {
+      'levels': {'baseline': 2.9, 'post_norm': 2.8},
+      'statuses': {(name, k): 'diverged' for name in ('baseline', 'post_norm') for k in range(5)},
+      'yardsticks': {},
+    },
+    ['unstable (0 of 5 learned; baseline: 0 of 5 learned)'],
+  ),
+  'no inspection': ({'levels': {'baseline': 2.9, 'relu': 3.0}, 'inspect': False}, ['inspect.level=off']),
+}
+
+
+@pytest.mark.parametrize('case', PARTIAL)
+def test_partial_experiments_say_what_is_missing(tmp_path, case):
+  options, pieces = PARTIAL[case]
+  directory = fake_runs.write_experiment(tmp_path / 'block', points=3, **options)
+  report.write(fake_runs.BLOCK, directory, COMMAND)
+  text = (directory / 'summary.json').read_text()
+  assert not re.search('NaN|Infinity', text)
+  page = (directory / 'report.html').read_text()
+  for piece in pieces:
+    assert piece in page
+  assert 'does not train' not in page
+  assert max(map(len, printed(json.loads(text)).splitlines())) <= 100
+
+
+def test_missing_seeds_leave_the_pairs_there_are(tmp_path):
+  directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9, 'relu': 3.0}, points=3)
+  for seed in (1, 3, 4):
+    (directory / f'baseline/seed_{seed}/result.json').unlink()
+  (directory / 'relu/seed_4/metrics.jsonl').unlink()
+  summary = findings(fake_runs.BLOCK, directory)
+  assert list(summary['variants']['relu']['comparison']['differences']) == ['0', '2']
+  assert 'baseline: no finished run of seeds 1, 3, 4' in summary['notes']
+  assert any('relu/seed_4/metrics.jsonl' in note for note in summary['notes'])
+  (directory / 'baseline/seed_2/result.json').unlink()
+  sentence = findings(fake_runs.BLOCK, directory)['variants']['relu']['sentence']
+  assert sentence.startswith('inconclusive (one seed): +0.')
+  assert 'an interval needs two seeds' in sentence
+
+
+def test_runs_that_were_extended_at_the_same_step_share_a_line(tmp_path):
+  directory = fake_runs.write_experiment(tmp_path / 'block', points=3)
+  for path in sorted(directory.glob('*/seed_*')):
+    made_result.finish(path, **{**read_result(path), 'extended_at': [30]})
+  assert 'all runs: extended at step 30' in findings(fake_runs.BLOCK, directory)['notes']
+  for variant, seed, steps in (('relu', 0, []), ('relu', 2, [30, 40]), ('baseline', 1, [])):
+    path = directory / variant / f'seed_{seed}'
+    made_result.finish(path, **{**read_result(path), 'extended_at': steps})
+  notes = [note for note in findings(fake_runs.BLOCK, directory)['notes'] if 'extended' in note]
+  assert notes[0].startswith('baseline, seeds 0, 2, 3, 4; ')
+  assert 'relu, seeds 1, 3, 4' in notes[0]
+  assert notes[0].endswith(': extended at step 30')
+  assert notes[1:] == ['relu, seed 2: extended at step 30, 40']
+
+
+def test_what_all_variants_lack_is_said_once(tmp_path):
+  directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9, 'relu': 3.0}, points=3)
+  for seed in (2, 3, 4):
+    (directory / f'baseline/seed_{seed}/result.json').unlink()
+    (directory / f'relu/seed_{seed}/result.json').unlink()
+  absent = 'post_norm, no_residual: no finished run'
+  assert findings(fake_runs.BLOCK, directory)['notes'] == ['no finished run of seeds 2, 3, 4', absent]
+  (directory / 'relu/seed_1/result.json').unlink()
+  apart = ['baseline: no finished run of seeds 2, 3, 4', absent, 'relu: no finished run of seeds 1, 2, 3, 4']
+  assert findings(fake_runs.BLOCK, directory)['notes'] == apart
+
+
+@pytest.mark.parametrize(
+  ('changes', 'seeds', 'covers'),
+  [
+    ({}, (0, 1), 'the initial values and the order of the data, which change together from seed to seed'),
+    ({'data.seed': 7}, (0, 1), 'the initial values alone'),
+    ({'run.init_seed': 7}, (0, 1), 'the order of the data alone'),
+    ({}, (0,), None),
+  ],
+)
+def test_an_interval_covers_what_differs_between_seeds(tmp_path, changes, seeds, covers):
+  experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='x', seeds=seeds)
+  levels = {'baseline': 2.9, 'relu': 3.0}
+  summary = findings(experiment, fake_runs.write_experiment(tmp_path, experiment, levels, changes=changes, points=3))
+  assert summary['interval']['covers'] == covers
+  said = f'intervals cover {covers}; not' if covers else 'one seed gives no interval, and no verdict'
+  assert said in ' '.join(printed(summary).split())
+
+
+def test_runs_of_other_variants_are_named_not_mixed_in(tmp_path):
+  directory = fake_runs.write_experiment(tmp_path / 'block', points=3)
+  experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='block')
+  summary = findings(experiment, directory)
+  assert list(summary['variants']) == ['baseline', 'relu']
+  assert any('no_residual, post_norm' in note for note in summary['notes'])
+  report.write(experiment, directory, COMMAND)
+  with (directory / 'results.csv').open() as file:
+    assert len(list(csv.DictReader(file))) == 20  # every run there is
+  with pytest.raises(ConfigError, match='none of mine'):
+    findings(Experiment('?', {'mine': {}}, name='block'), directory)
+
+
+def test_a_synthetic_task_is_compared_in_nats(tmp_path):
+  directory = fake_runs.write_experiment(
+    tmp_path / 'copy', COPY, {'baseline': 0.3, 'post': 0.31, 'deep': 4.1}, changes={'data.task': 'copy'}, yardsticks={}
+  )
+  report.write(COPY, directory, 'python train.py --experiment=copy')
+  summary = json.loads((directory / 'summary.json').read_text())
+  assert summary['measure'] == {'column': 'val_loss', 'unit': 'nats a token', 'margin': 0.014, 'split': 'validation'}
+  assert summary['yardsticks'] == {'unigram': 4.159}
+  assert summary['variants']['post']['mean'] == pytest.approx(0.31, abs=0.05)
+  assert summary['variants']['post']['test_mean'] is None
+  deep = summary['variants']['deep']
+  assert deep['sentence'].endswith('fan_in with the scale of DeepNorm (baseline fan_in with depth scale)')
+  page = (directory / 'report.html').read_text()
+  assert 'nats a token' in page
+  assert 'bits per byte' not in page
+
+
+def test_a_tuned_rate_is_told_from_a_shared_one(tmp_path):
+  experiment = Experiment(
+    '?', {'baseline': {}, 'post': {'model.norm_placement': 'post', 'optimizer.learning_rate': 2e-3}}, name='x'
+  )
+  levels = {'baseline': 2.9, 'post': 2.8}
+  fake_runs.write_experiment(tmp_path / 'tuned', experiment, levels, points=3, tuned=True)
+  tuned = findings(experiment, tmp_path / 'tuned')
+  assert 'at learning rate 2e-3 (tuned; baseline 4e-3)' in tuned['variants']['post']['sentence']
+  assert 'learning rate (4e-3, 2e-3)' in tuned['not_held_equal']
+  assert 'the budget for tuning the learning rate' not in tuned['held_equal'], 'of a tuning that is not there'
+  assert 'tuning of the learning rate' in tuned['not_held_equal']
+  fake_runs.write_experiment(tmp_path / 'set', experiment, levels, points=3)
+  by_hand = findings(experiment, tmp_path / 'set')
+  assert 'at learning rate 2e-3 (baseline 4e-3)' in by_hand['variants']['post']['sentence']
+
+
+def test_the_names_of_a_grid_are_broken_where_they_are_joined(tmp_path):
+  experiment = Experiment(
+    '?',
+    {'norm_placement=pre+learning_rate=0.001': {}, 'norm_placement=post+learning_rate=0.001': {'model.norm': 'layer'}},
+    name='custom',
+    seeds=(0, 1),
+  )
+  levels = dict.fromkeys(experiment.variants, 2.9)
+  said = printed(findings(experiment, fake_runs.write_experiment(tmp_path, experiment, levels, points=3)))
+  assert ' norm_placement=post ' in said
+  assert ' +learning_rate=0.001 ' in said
+  assert 'minus baseline' in said

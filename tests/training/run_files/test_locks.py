@@ -1,0 +1,206 @@
+import contextlib
+import fcntl
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from training.config import ConfigError
+from training.run_files import locks
+
+PROJECT = Path(__file__).parents[3]
+ME = f'process {os.getpid()} on {socket.gethostname()}'
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+  return tmp_path / 'runs' / 'block' / 'baseline' / 'seed_0'
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+  monkeypatch.setattr(locks, 'RELEASE_WITHIN', 0.0)
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+  return {str(path): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+@contextlib.contextmanager
+def elsewhere(held: str, before: str = ''):
+  """Another process in which `held`, an expression, is entered; what it yields is killed at the end."""
+  program = f"""
+import os, pathlib, signal, sys
+from training.run_files import locks
+{before}
+with {held}:
+  print('here', flush=True)
+  sys.stdin.read()
+  os.kill(os.getpid(), signal.SIGKILL)
+"""
+  pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
+  with subprocess.Popen([sys.executable, '-c', program], text=True, cwd=PROJECT, **pipes) as process:
+    assert process.stdout.readline() == 'here\n'
+    yield process
+    process.stdin.close()
+    assert process.wait() == -signal.SIGKILL
+
+
+def lock_of(directory):
+  return f'locks.locked(pathlib.Path({str(directory / "lock")!r}))'
+
+
+def claim_of(*directories):
+  return f'locks.claimed([pathlib.Path(path) for path in {[str(directory) for directory in directories]!r}])'
+
+
+@pytest.mark.parametrize('kind', ['claim', 'lock'])
+def test_a_run_is_trained_by_one_process_at_a_time(directory, kind):
+  locks.check_free(directory)
+  take = (lambda: locks.locked(directory / 'lock')) if kind == 'lock' else (lambda: locks.claimed([directory]))
+  with elsewhere(lock_of(directory) if kind == 'lock' else claim_of(directory)) as first:
+    before = content_of(directory)
+    who = f'process {first.pid} on {socket.gethostname()}'
+    for _ in range(2):
+      with pytest.raises(ConfigError) as error:
+        locks.check_free(directory)
+      assert str(error.value) == f'{directory} is being trained by {who}: wait for it, or stop it'
+      with pytest.raises(ConfigError, match=f'is being trained by {who}'), take():
+        pass
+    assert content_of(directory) == before
+  locks.check_free(directory)  # it died, and the lock with it
+  with take():
+    assert (directory / kind).read_text() == ME
+  locks.check_free(directory)
+
+
+def test_two_commands_have_different_runs_of_one_experiment(tmp_path):
+  runs = [tmp_path / 'runs' / 'block' / 'baseline' / f'seed_{k}' for k in range(4)]
+  with elsewhere(claim_of(*runs[:2])) as first:
+    with locks.claimed(runs[2:]):
+      locks.check_free(runs[3].with_name('seed_4'))
+    for asked in ([runs[1]], [runs[3], runs[0]]):
+      with pytest.raises(ConfigError, match=f'is being trained by process {first.pid}'), locks.claimed(asked):
+        pass
+    assert locks.claimant(runs[3]) is None  # what was claimed before the refusal is free again
+  assert all(locks.claimant(run) is None for run in runs)
+
+
+def test_claims_need_one_descriptor_however_many_runs_there_are(tmp_path):
+  runs = [tmp_path / 'runs' / 'block' / 'baseline' / f'seed_{k}' for k in range(100)]
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 20, hard))
+  try:
+    with locks.claimed(runs):
+      pass
+  finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_claims_of_a_tuning_grid_lie_in_its_experiment(tmp_path):
+  run = tmp_path / 'runs' / 'block' / 'tuning' / 'baseline' / 'lr_0.001' / 'seed_100'
+  with locks.claimed([run]):
+    assert (tmp_path / 'runs' / 'block' / 'claims').exists()
+    with pytest.raises(ConfigError, match='is being trained by'), locks.claimed([run]):
+      pass
+
+
+def test_who_looks_is_in_nobodys_way(directory, monkeypatch):
+  """The look itself holds the lock for a moment, in which a run may start."""
+  flock, answers = fcntl.flock, iter([BlockingIOError(), None, None])
+
+  def busy_once(file, kind):
+    answer = next(answers)
+    if answer is not None:
+      raise answer
+    flock(file, kind)
+
+  assert locks.trainer(directory) is None
+  monkeypatch.setattr(fcntl, 'flock', busy_once)
+  with locks.locked(directory / locks.LOCK):
+    monkeypatch.undo()
+    assert locks.trainer(directory) == ME
+  assert locks.trainer(directory) is None
+
+
+def test_who_waits_for_a_lock_has_it_next(tmp_path):
+  order = []
+
+  def second():
+    with locks.locked(tmp_path / 'lock', patience=60):
+      order.append('second')
+
+  thread = threading.Thread(target=second)
+  with locks.locked(tmp_path / 'lock'):
+    thread.start()
+    order.append('first')
+  thread.join()
+  assert order == ['first', 'second']
+
+
+def test_a_wait_ends_and_says_who_is_waited_for(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(locks, 'ANNOUNCE_AFTER', 0.1)
+  with (
+    locks.locked(tmp_path / 'lock'),
+    pytest.raises(ConfigError, match=f'lock has been held by {ME} for 0 s: stop that'),
+    locks.locked(tmp_path / 'lock', patience=0.3),
+  ):
+    pass
+  assert capsys.readouterr().err == f'waiting for {ME} to release {tmp_path / "lock"}\n'
+
+
+def test_a_worker_whose_command_was_killed_is_given_time_to_end(directory, monkeypatch):
+  monkeypatch.setattr(locks, 'RELEASE_WITHIN', 60.0)
+  held = threading.Event()
+
+  def worker():
+    with locks.locked(directory / 'lock'):
+      held.set()
+      threading.Event().wait(0.3)
+
+  thread = threading.Thread(target=worker)
+  thread.start()
+  held.wait()
+  locks.check_free(directory)
+  assert not thread.is_alive() or locks.trainer(directory) is None
+  thread.join()
+
+
+def test_a_folder_in_the_place_of_a_lock_is_named(directory):
+  (directory / 'lock').mkdir(parents=True)
+  for look in (lambda: locks.check_free(directory), lambda: locks.locked(directory / 'lock').__enter__()):
+    with pytest.raises(ConfigError, match='lock is a folder, and a file is needed there: move it'):
+      look()
+
+
+@pytest.mark.parametrize('spoil', ['move', 'move the workdir', 'delete', 'replace', 'delete the lock'])
+def test_a_directory_that_is_no_longer_there_is_noticed(directory, tmp_path, spoil):
+  with locks.locked(directory / 'lock') as lock:
+    lock.check()
+    if spoil == 'delete the lock':
+      (directory / 'lock').unlink()
+    elif spoil == 'delete':
+      (directory / 'lock').unlink()
+      directory.rmdir()
+    else:
+      old = tmp_path / 'runs' if spoil == 'move the workdir' else directory
+      old.rename(tmp_path / 'moved')
+      if spoil == 'replace':
+        directory.mkdir()
+        (directory / 'lock').touch()
+    with pytest.raises(locks.Moved, match=str(directory)):
+      lock.check()
+
+
+def test_claims_notice_that_their_experiment_was_moved(directory, tmp_path):
+  with locks.claimed([directory]) as check:
+    check()
+    (tmp_path / 'runs').rename(tmp_path / 'moved')
+    with pytest.raises(locks.Moved, match='block was moved or deleted while in use: put it back'):
+      check()

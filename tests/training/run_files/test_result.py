@@ -1,0 +1,137 @@
+import hashlib
+import json
+
+import made_result
+import pytest
+
+from training.digests import Damaged
+from training.run_files.result import is_unchecked, read_result, write_result
+
+RESULT = made_result.RESULT
+OLD = {name: value for name, value in RESULT.items() if name != 'code'}  # as an older version wrote it: no checksum
+
+
+def write(directory, content) -> None:
+  (directory / 'result.json').write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_a_result_comes_back_as_it_went(tmp_path):
+  assert read_result(tmp_path) is None
+  write_result(tmp_path, RESULT)
+  result = read_result(tmp_path)
+  assert result == RESULT
+  assert not is_unchecked(result)
+  made_result.finish(tmp_path, 'diverged')
+  assert read_result(tmp_path)['diverged_at'] == 7
+
+
+def test_the_checksum_is_sha256_of_the_rest(tmp_path):
+  """Anyone can check it: of the canonical JSON, keys sorted."""
+  write_result(tmp_path, RESULT)
+  stored = json.loads((tmp_path / 'result.json').read_text())
+  checksum = stored.pop('sha256')
+  assert checksum == hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
+
+
+def test_a_changed_digit_anywhere_is_damage(tmp_path):
+  """Every digit of the file, one after the other."""
+  content = write_result(tmp_path, RESULT).read_text()
+  seen = 0
+  for place, character in enumerate(content):
+    if character.isdigit():
+      write(tmp_path, content[:place] + str((int(character) + 1) % 10) + content[place + 1 :])
+      with pytest.raises(Damaged, match=r'result\.json is damaged \(.*\): the command that made the run eval'):
+        read_result(tmp_path)
+      seen += 1
+  assert seen > 100
+
+
+@pytest.mark.parametrize('gone', ['sha256', 'val_loss', 'code', 'status'])
+def test_a_field_that_is_gone_is_damage(tmp_path, gone):
+  stored = json.loads(write_result(tmp_path, RESULT).read_text())
+  del stored[gone]
+  write(tmp_path, stored)
+  with pytest.raises(Damaged):
+    read_result(tmp_path)
+
+
+def test_what_an_older_version_recorded_is_read_and_told_apart(tmp_path):
+  write(tmp_path, OLD)
+  result = read_result(tmp_path)
+  assert result == OLD
+  assert is_unchecked(result)
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'status': 'done'}, "status is 'done', and should be one of completed, diverged, failed_to_learn"),
+    ({'status': 'diverged'}, 'status is diverged and diverged_at None'),
+    ({'diverged_at': 7}, 'status is completed and diverged_at 7'),
+    ({'diverged_at': 0, 'status': 'diverged'}, 'diverged_at is 0, and should be more than 0'),
+    ({'val_loss': None}, 'status is completed and val_loss null'),
+    ({'val_loss': -1.0}, r'val_loss is -1\.0, and should be at least 0'),
+    ({'val_loss': '2.0'}, r"val_loss is '2\.0', and should be a number"),
+    ({'val_loss': True}, 'val_loss is True, and should be a number'),
+    ({'val_loss': [2.0]}, 'val_loss is .*, and should be a number'),
+    ({'val_bits_per_byte': -0.1}, 'val_bits_per_byte is -0.1'),
+    ({'test_loss': -0.1}, 'test_loss is -0.1'),
+    ({'steps': 300.0}, r'steps is 300\.0, and should be a whole number'),
+    ({'steps': -1}, 'steps is -1, and should be at least 0'),
+    ({'steps': None}, 'steps is null'),
+    ({'parameters': 0}, 'parameters is 0, and should be more than 0'),
+    ({'parameters': 2**63}, 'parameters is 9223372036854775808, which is too large'),
+    ({'val_loss': 10**400}, 'val_loss is 10{39}.*, which is too large'),
+    ({'seed': True}, 'seed is True, and should be a whole number'),
+    ({'seed': -1}, 'seed is -1'),
+    ({'learning_rate': -4e-3}, 'learning_rate is -0.004'),
+    ({'learning_rate_tuned': 1}, 'learning_rate_tuned is 1, and should be true or false'),
+    ({'variant': 3}, 'variant is 3, and should be text'),
+    ({'variant': 'a\nb'}, 'variant is .*, with characters that no name has'),
+    ({'variant': '\ud800'}, 'variant is .*, with characters that no name has'),
+    ({'versions': 'jax'}, "versions is 'jax', and should be an object"),
+    ({'extended_at': 3}, 'extended_at is 3, and should be a list'),
+    ({'data_checksum': None}, 'data_checksum is null'),
+    ({'unigram_entropy': -4}, 'unigram_entropy is -4'),
+  ],
+)
+def test_a_field_of_another_type_or_range_is_damage(tmp_path, change, message):
+  """Also where there is no checksum to tell it: as an older version wrote it."""
+  write(tmp_path, OLD | change)
+  with pytest.raises(Damaged, match=rf'result\.json is damaged \({message}.*\): ') as error:
+    read_result(tmp_path)
+  assert '\n' not in str(error.value)
+
+
+HOSTILE = {
+  'NaN': (json.dumps(OLD | {'val_loss': float('nan')}), 'NaN is no JSON'),
+  'Infinity': (json.dumps(OLD | {'val_loss': float('inf')}), 'Infinity is no JSON'),
+  '1e999': (json.dumps(OLD).replace('2.885', '1e999'), '1e999 is too large a number'),
+  'twice': (json.dumps(OLD).replace('{', '{"val_loss": 1.0, ', 1), "'val_loss' is there twice"),
+  'digits': (json.dumps(OLD).replace('300', '3' * 5000, 1), 'Exceeds the limit'),
+  'nested': ('{"a":' * 100_000 + '1' + '}' * 100_000, 'nested too deeply'),
+  'lists': ('[' * 100_000 + ']' * 100_000, 'nested too deeply'),
+  'list': ('[]', 'not a JSON object'),
+  'text': ('"x"', 'not a JSON object'),
+  'empty': ('', 'Expecting value'),
+  'cut': (json.dumps(OLD)[:-9], 'Unterminated string'),
+  'zeros': ('\0' * 500, 'Expecting value'),
+  'object': ('{}', 'it has no experiment'),
+  'more': (json.dumps(OLD) + '}', 'Extra data'),
+}
+
+
+@pytest.mark.parametrize('what', HOSTILE)
+def test_what_is_no_honest_json_is_damage(tmp_path, what):
+  content, message = HOSTILE[what]
+  write(tmp_path, content)
+  with pytest.raises(Damaged, match=rf'result\.json is damaged \({message}') as error:
+    read_result(tmp_path)
+  assert '\n' not in str(error.value)
+  assert len(str(error.value)) < len(str(tmp_path)) + 300
+
+
+def test_bytes_that_are_no_text_are_damage(tmp_path):
+  (tmp_path / 'result.json').write_bytes(b'\xff\xfe{}')
+  with pytest.raises(Damaged, match=r'result\.json is damaged \(.*decode'):
+    read_result(tmp_path)
