@@ -21,7 +21,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--tune', '--shared_learning_rate=4e-3'], 'all the same: leave one out'),
     (
       ['--tune', '--experiment=block', '--config.optimizer.learning_rate=4e-3'],
-      '--tune and --config.optimizer.learning_rate set the same: leave one out',
+      '--tune and --config.optimizer.learning_rate both set the learning rate: leave one out',
     ),
     (
       ['--tune', '--experiment=lr_sensitivity'],

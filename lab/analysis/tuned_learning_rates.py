@@ -20,11 +20,6 @@ LEARNING_RATE, WARMUP = 'optimizer.learning_rate', 'optimizer.warmup_steps'
 FREE = (LEARNING_RATE, 'run.init_seed', 'data.seed')  # what the settings of a tuning do not hold
 
 
-def tuned_paths(experiment: Experiment) -> tuple[str, ...]:
-  """The config fields that --tune chooses."""
-  return (LEARNING_RATE, WARMUP) if experiment.grid.warmup_steps else (LEARNING_RATE,)
-
-
 def find(experiment: str, workdir: Path) -> Tuning | None:
   """The tuning of an experiment: its own in the workdir, else the one that comes with the project, else None."""
   check_place(workdir / experiment)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lab.analysis import tuned_learning_rates
+from lab.analysis.tuned_learning_rates import LEARNING_RATE
 from lab.commands import extend
 from lab.core import plan, registry
 from lab.core.experiment import Changes, Experiment
@@ -94,9 +94,8 @@ def _shared_rate(request: Request, experiment: Experiment, changes: Changes) -> 
     raise ConfigError('--tune gives each variant its own rate, --shared_learning_rate all the same: leave one out')
   if experiment.name not in registry.experiment_names():
     raise ConfigError(f'{flag} is for the variants of an experiment: give one alone, as in --experiment=block')
-  for path in tuned_learning_rates.tuned_paths(experiment):
-    if path in changes:
-      raise ConfigError(f'{flag} and --config.{path} set the same: leave one out')
-    if any(path in own for own in experiment.variants.values()):
-      raise ConfigError(f'{flag}: the variants of {experiment.name} set {path} themselves')
-  return {} if rate is None else {tuned_learning_rates.LEARNING_RATE: rate}
+  if LEARNING_RATE in changes:
+    raise ConfigError(f'{flag} and --config.{LEARNING_RATE} both set the learning rate: leave one out')
+  if any(LEARNING_RATE in variant for variant in experiment.variants.values()):
+    raise ConfigError(f'{flag}: the variants of {experiment.name} set {LEARNING_RATE} themselves')
+  return {} if rate is None else {LEARNING_RATE: rate}

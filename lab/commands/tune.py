@@ -15,7 +15,7 @@ from rich.console import Console
 from lab.analysis import learning_rate_selection, results, tuned_learning_rates, wording
 from lab.analysis.learning_rate_selection import Point, Tuning
 from lab.analysis.recorded_run import BITS, NATS
-from lab.analysis.tuned_learning_rates import LEARNING_RATE, WARMUP
+from lab.analysis.tuned_learning_rates import LEARNING_RATE
 from lab.commands.run_experiment import train_runs
 from lab.core import plan
 from lab.core.experiment import Changes, Experiment
@@ -85,11 +85,9 @@ def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: 
   """The runs that choose the rates: every variant at every point of the grid, with every tuning seed."""
   grid = experiment.grid
   variants, places = {}, {}
-  for name, rate, steps in itertools.product(experiment.variants, grid.learning_rates, grid.warmup_steps or (None,)):
-    point = f'lr_{rate:g}' + ('' if steps is None else f'_warmup_{steps}')
-    warmup = {} if steps is None else {WARMUP: steps}
-    variants[f'{name}_{point}'] = {**experiment.variants[name], LEARNING_RATE: rate, **warmup}
-    places[f'{name}_{point}'] = f'{name}/{point}'
+  for name, rate in itertools.product(experiment.variants, grid.learning_rates):
+    variants[f'{name}_lr_{rate:g}'] = {**experiment.variants[name], LEARNING_RATE: rate}
+    places[f'{name}_lr_{rate:g}'] = f'{name}/lr_{rate:g}'
   planned = dataclasses.replace(experiment, variants=variants, seeds=grid.seeds)
   folder = workdir / experiment.name / 'tuning'
   return [

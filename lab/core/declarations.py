@@ -29,8 +29,6 @@ def check_experiment(value: Any) -> None:
     raise ConfigError(f'EXPERIMENT.grid must be a Grid(learning_rates=...), not {_kind(value.grid)}')
   _check_numbers(value.grid.learning_rates, 'EXPERIMENT.grid.learning_rates', _is_rate, 'numbers above 0')
   _check_numbers(value.grid.seeds, 'EXPERIMENT.grid.seeds', _is_seed, 'whole numbers from 0')
-  if value.grid.warmup_steps != ():
-    _check_numbers(value.grid.warmup_steps, 'EXPERIMENT.grid.warmup_steps', _is_seed, 'whole numbers from 0')
 
 
 def check_reproduction(value: Any) -> None:

@@ -13,12 +13,10 @@ class Grid:
 
   Attributes:
     learning_rates: to choose from.
-    warmup_steps: the same; empty: the config's own alone.
     seeds: to choose by; none of those that are reported.
   """
 
   learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
-  warmup_steps: tuple[int, ...] = ()
   seeds: tuple[int, ...] = (100, 101)
 
 

@@ -212,20 +212,6 @@ def test_variants_tuned_otherwise_are_not_put_into_one_file(patched, conducted, 
   patched.trained = []
 
 
-def test_warm_ups_are_tuned_where_they_are_declared(patched, conducted, tmp_path, monkeypatch):
-  block = registry.find_experiment('block')
-  other = dataclasses.replace(block, grid=Grid((2e-3, 4e-3), (0, 20), (7,)))
-  monkeypatch.setattr(registry, 'find_experiment', lambda name: other)
-  assert run_main(BLOCK, '--tune', '--variants=baseline', f'--workdir={tmp_path}') == 0
-  assert patched.trained == [
-    f'block/tuning/baseline/lr_{rate}_warmup_{steps}/seed_7' for rate in ('0.002', '0.004') for steps in (0, 20)
-  ]
-  patched.trained = []
-  assert learning_rate_selection.read(tmp_path / 'block/tuned.csv').chosen == {'baseline': (4e-3, 0)}
-  assert conducted[0][0][0].config.optimizer.warmup_steps == 0
-  assert run_main(BLOCK, '--tune', '--config.optimizer.warmup_steps=5', f'--workdir={tmp_path}') == 2
-
-
 def test_a_committed_tuning_is_the_default(committed, conducted, tmp_path):
   at = f'--workdir={tmp_path}/runs'
   assert run_main(BLOCK, '--variants=relu,baseline', at) == 0
