@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from absl import flags
 
-from model.config import FeedForward, NormPlacement
+from model.config import FeedForwardName, NormPlacement
 from training.config import Config, ConfigError, nearest_name, sections
 from training.paths import given_path
 
 PREFIX = 'config.'
 PATHS = ('data.tokenizer', 'run.init_from')  # fields that name one file or folder
-SHORT = {'norm_placement': NormPlacement, 'feed_forward': FeedForward}  # what people ask most
+SHORT = {'norm_placement': NormPlacement, 'feed_forward': FeedForwardName}  # what people ask most
 DEFINE: dict[Any, Any] = {
   int: flags.DEFINE_integer,
   float: flags.DEFINE_float,

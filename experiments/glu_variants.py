@@ -30,12 +30,12 @@ from lab.core.experiment import Experiment
 from lab.core.reproduction import Measured, Reproduction, at_most, exactly
 from lab.figures.figure_style import BLACK, COLOURS, GREY, new_figure
 from lab.reproduce.learning_rate_grid import final_losses
+from model.activations import GATED
 
 PUBLISHED = {
   'relu': 1.997, 'gelu': 1.983, 'silu': 1.994, 'glu': 1.982, 'bilinear': 1.960, 'reglu': 1.953, 'geglu': 1.942,
   'swiglu': 1.944,
 }  # fmt: skip
-GATED = ('glu', 'bilinear', 'reglu', 'geglu', 'swiglu')
 
 EXPERIMENT = Experiment(
   question='Does a gate in the feed-forward help at equal parameters?',
@@ -52,7 +52,7 @@ def read(found: ExperimentRuns) -> dict:
     'unit': found.measure.unit,
     'losses': losses,
     'parameters': [parameters[name] / parameters['relu'] for name in PUBLISHED],
-    'gated_minus_relu': np.mean([losses[name] for name in GATED], 0) - losses['relu'],
+    'gated_minus_relu': np.mean([losses[name] for name in PUBLISHED if name in GATED], 0) - losses['relu'],
     **{f'{name}_minus_relu': losses[name] - losses['relu'] for name in ('geglu', 'swiglu')},
   }
 

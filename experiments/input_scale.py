@@ -15,7 +15,7 @@ from lab.core.reproduction import Measured, Reproduction, at_least, at_most, exa
 from lab.figures.figure_style import BLACK, COLOURS, new_figure
 from lab.reproduce.hand_set_weights import layer
 from model import ModelConfig, init
-from model.attention_kernels import attention_weights
+from model.kernels.plain_attention import attention_weights
 
 SETTINGS: dict[str, dict[str, Any]] = {
   'no norm': {'norm_placement': 'none'},

@@ -1,10 +1,10 @@
-"""The Transformer, and only the Transformer.
+"""The Transformer, and only the Transformer: `init(config, key)` and `apply(config, params, tokens)`.
 
-The letters that end an array's name are its axes:
+The suffix of an array's name gives its axes:
 
   B  batch (sequences)        D  model width (the residual stream)
-  T  positions (queries)      F  feed-forward width
-  S  positions (keys)         V  vocabulary
+  T  query positions          F  feed-forward width
+  S  key positions            V  vocabulary
   H  heads                    L  layers
   K  head width               N  heads of all sequences, B * H
                               C  blocks of positions
@@ -13,6 +13,17 @@ so `x_BTD` is the residual stream and `logits_BHTS` are attention logits.
 """
 
 from model.config import ConfigError, ModelConfig
+from model.counts import flops_per_token, num_parameters
 from model.transformer import Constrain, apply, init, unconstrained, zero_taps
 
-__all__ = ['ConfigError', 'Constrain', 'ModelConfig', 'apply', 'init', 'unconstrained', 'zero_taps']
+__all__ = [
+  'ConfigError',
+  'Constrain',
+  'ModelConfig',
+  'apply',
+  'flops_per_token',
+  'init',
+  'num_parameters',
+  'unconstrained',
+  'zero_taps',
+]

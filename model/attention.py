@@ -1,17 +1,22 @@
-"""The attention branch: each position reads others, through several heads."""
+"""The attention branch: each position attends to others, with several heads."""
 
 import jax
 from flax import nnx
 
-from model import attention_kernels
 from model.config import ModelConfig
-from model.linear import Linear, project
+from model.forward_statistics import Stats, attention_statistics
+from model.kernels.dispatch import dot_product_attention
+from model.kernels.projection import project
+from model.linear import Linear
 from model.norm import make_norm
 from model.position import rotate
 
 
 class Attention(nnx.Module):
-  """Multi-head attention (Vaswani et al. 2017, section 3.2.2), grouped-query if key heads are fewer."""
+  """softmax(q k^T / sqrt(K)) v W_output, multi-head (Vaswani et al. 2017, section 3.2.2).
+
+  Grouped-query if there are fewer key and value heads than query heads (Ainslie et al. 2023).
+  """
 
   def __init__(self, config: ModelConfig):
     query_width, kv_width = config.num_heads * config.key_width, config.kv_heads * config.key_width
@@ -24,34 +29,46 @@ class Attention(nnx.Module):
       self.key_norm = make_norm(config.norm, config.key_width, config.use_bias)
     self.config = config
 
+  def __call__(
+    self, x_BTD: jax.Array, dropout_key: jax.Array | None = None, documents_BT: jax.Array | None = None
+  ) -> jax.Array:
+    """Runs the branch.
+
+    Args:
+      x_BTD: the input of the branch, float32.
+      dropout_key: for the attention weights; None for no dropout.
+      documents_BT: the document of every position, int32, within which it attends; None: one document.
+
+    Returns:
+      (B, T, D) in the compute dtype.
+    """
+    q_BTHK, k_BSHK, v_BSHK = self.queries_keys_values(x_BTD)
+    out_BTHK = dot_product_attention(
+      q_BTHK, k_BSHK, v_BSHK, self.config.causal, documents_BT, self.config.dropout, dropout_key
+    )
+    return self.output(out_BTHK.reshape(*x_BTD.shape[:2], -1))
+
   def queries_keys_values(self, x_BTD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What enters the product, normed and turned: q (B, T, H, K); k and v, which may have fewer heads."""
+    """The projections of the input, queries and keys normed and rotated as configured.
+
+    Args:
+      x_BTD: the input of the branch, float32.
+
+    Returns:
+      q_BTHK, and k_BSHK and v_BSHK with num_kv_heads heads, S = T, in the compute dtype.
+    """
     config = self.config
     heads = (*x_BTD.shape[:2], -1, config.key_width)
-    # The value by itself: devices sum the gradient of joined kernels as one array, and no kernel should be smaller.
+    # Value stays apart: gradients of a joined kernel are all-reduced as one array, which should not grow larger still.
     projected = project(x_BTD, [self.query, self.key], [self.value])
-    q_BTHK, k_BTHK, v_BTHK = (part.reshape(heads) for part in projected)
+    q_BTHK, k_BSHK, v_BSHK = (y.reshape(heads) for y in projected)
     if config.qk_norm:
-      q_BTHK, k_BTHK = self.query_norm(q_BTHK), self.key_norm(k_BTHK)
+      q_BTHK, k_BSHK = self.query_norm(q_BTHK), self.key_norm(k_BSHK)
     if config.position == 'rotary':
-      q_BTHK, k_BTHK = rotate(q_BTHK), rotate(k_BTHK)
-    return q_BTHK.astype(config.dtype), k_BTHK.astype(config.dtype), v_BTHK
+      q_BTHK, k_BSHK = rotate(q_BTHK), rotate(k_BSHK)
+    return q_BTHK.astype(config.dtype), k_BSHK.astype(config.dtype), v_BSHK
 
-  def __call__(
-    self, x_BTD: jax.Array, dropout_key: jax.Array | None = None, documents: attention_kernels.Documents = None
-  ) -> jax.Array:
-    q_BTHK, k_BTHK, v_BTHK = self.queries_keys_values(x_BTD)
-    causal = self.config.causal
-    if dropout_key is None:
-      read_BTHK = attention_kernels.attention(q_BTHK, k_BTHK, v_BTHK, causal, documents)
-    else:
-      read_BTHK = attention_kernels.plain_attention(
-        q_BTHK, k_BTHK, v_BTHK, causal, self.config.dropout, dropout_key, documents
-      )
-    return self.output(read_BTHK.reshape(*x_BTD.shape[:2], -1))
-
-  def observe(self, x_BTD: jax.Array, documents: attention_kernels.Documents = None) -> dict[str, dict[str, jax.Array]]:
-    """What attention does with this input, a head at a time; see model/observation.py."""
-    q_BTHK, k_BTHK, _ = self.queries_keys_values(x_BTD)
-    entropy_H, largest_H = attention_kernels.attention_statistics(q_BTHK, k_BTHK, self.config.causal, documents)
-    return {'mean': {'attention_entropy': entropy_H}, 'max': {'largest_logit': largest_H}}
+  def statistics(self, x_BTD: jax.Array, documents_BT: jax.Array | None = None) -> Stats:
+    """Forward statistics of each head for this input; see model/forward_statistics.py."""
+    q_BTHK, k_BSHK, _ = self.queries_keys_values(x_BTD)
+    return attention_statistics(q_BTHK, k_BSHK, self.config.causal, documents_BT)

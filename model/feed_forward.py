@@ -1,32 +1,19 @@
-"""The feed-forward branch: each position alone, through a wider layer and back."""
-
-from collections.abc import Callable
+"""The feed-forward branch: each position by itself, through a wider hidden layer and back."""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model.activations import ACTIVATIONS
 from model.config import ModelConfig
-from model.linear import Linear, project
-from model.recompute import recomputed
-
-# What is applied to the one projection of an ungated feed-forward, or to the gate of a gated one (Shazeer 2020).
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-  'relu': jax.nn.relu,
-  'gelu': lambda x: jax.nn.gelu(x, approximate=False),
-  'silu': jax.nn.silu,
-  'relu2': lambda x: jnp.square(jax.nn.relu(x)),  # So et al. 2021
-  'glu': jax.nn.sigmoid,
-  'swiglu': jax.nn.silu,
-  'geglu': lambda x: jax.nn.gelu(x, approximate=False),
-  'reglu': jax.nn.relu,
-  'bilinear': lambda x: x,
-}
-RECTIFIED = frozenset({'relu', 'relu2', 'reglu'})  # those whose units can be silent
+from model.forward_statistics import Stats
+from model.kernels.projection import project
+from model.kernels.recompute import recomputed
+from model.linear import Linear
 
 
 class FeedForward(nnx.Module):
-  """down(f(up(x))), or gated: down(f(gate(x)) * up(x))."""
+  """down(f(up(x))) (Vaswani et al. 2017, equation 2), or gated: down(f(gate(x)) * up(x)) (Shazeer 2020, equation 6)."""
 
   def __init__(self, config: ModelConfig):
     d_model, d_ff = config.d_model, config.ff_width
@@ -36,19 +23,23 @@ class FeedForward(nnx.Module):
     self.activation = config.feed_forward
 
   def __call__(self, x_BTD: jax.Array) -> jax.Array:
-    activate = ACTIVATIONS[self.activation]
-    definition, down = nnx.split(self.down)
+    """Runs the branch; the backward pass recomputes everything between the projections.
 
-    def write(down, up_BTF, gate_BTF=None):
-      hidden_BTF = activate(up_BTF) if gate_BTF is None else activate(gate_BTF) * up_BTF
-      return nnx.merge(definition, down)(hidden_BTF)
+    Args:
+      x_BTD: the input of the branch, float32.
 
-    projections = [self.up] if self.gate is None else [self.up, self.gate]
-    return recomputed(write, down, *project(x_BTD, *[[linear] for linear in projections]))
+    Returns:
+      (B, T, D) in the compute dtype.
+    """
+    f = ACTIVATIONS[self.activation].function
+    if self.gate is None:
+      return recomputed(lambda down, up_BTF: down(f(up_BTF)), self.down, self.up(x_BTD))
+    up_BTF, gate_BTF = project(x_BTD, [self.up], [self.gate])
+    return recomputed(lambda down, up_BTF, gate_BTF: down(f(gate_BTF) * up_BTF), self.down, up_BTF, gate_BTF)
 
-  def observe(self, x_BTD: jax.Array) -> dict[str, dict[str, jax.Array]]:
-    """Which units speak at all on this input, if they can be silent; see model/observation.py."""
-    if self.activation not in RECTIFIED:
+  def statistics(self, x_BTD: jax.Array) -> Stats:
+    """Which units are active for this input, if they can be dead; see model/forward_statistics.py."""
+    if not ACTIVATIONS[self.activation].rectified:
       return {'mean': {}, 'max': {}}
     rectified = self.up if self.gate is None else self.gate
     active_F = jnp.any(jax.lax.stop_gradient(rectified(x_BTD)) > 0, (0, 1))

@@ -1,7 +1,7 @@
-"""Initial values, as one table from a parameter's path to its distribution.
+"""Initial values: one table from a parameter's path to its distribution.
 
-A parameter's numbers depend on (key, path, layer) and its per-layer shape alone, never on the order in which modules
-are made: the same parameter starts the same in every variant and at every depth.
+A parameter's values depend only on (key, path, layer) and its shape within one layer, never on the order in which
+modules are constructed: a parameter starts the same in every variant and at every depth.
 """
 
 import functools
@@ -28,12 +28,21 @@ class Constant(NamedTuple):
   value: float
 
 
-BRANCH_OUTPUTS = r'blocks/(attention/output|feed_forward/down)/kernel'
-DEEPNORM_SCALED = r'blocks/(attention/(value|output)|feed_forward/(gate|up|down))/kernel'
+BRANCH_OUTPUTS = ('attention/output', 'feed_forward/down')  # the last kernel of each branch
+DEEPNORM_SCALED = ('attention/value', 'feed_forward/gate', 'feed_forward/up', *BRANCH_OUTPUTS)
 
 
 def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Normal | Constant:
-  """The initial distribution of the parameter at `path`; `shape` is that of one layer."""
+  """The initial distribution of a parameter.
+
+  Args:
+    config: the switches.
+    path: in the parameter tree, as `blocks/attention/query/kernel`.
+    shape: of one layer.
+
+  Raises:
+    KeyError: for a path that the table does not have.
+  """
   table: list[tuple[str, Callable[[], Normal | Constant]]] = [
     (r'.*/gain', lambda: Constant(1.0)),
     (r'.*/bias', lambda: Constant(0.0)),
@@ -46,35 +55,35 @@ def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Norm
   for pattern, make in table:
     if re.fullmatch(pattern, path):
       return make()
-  raise KeyError(f'initialisation.py has no row for {path}')
+  raise KeyError(f'model/initialisation.py has no row for {path}')
 
 
 def token_deviation(config: ModelConfig) -> float:
-  """Standard deviation of the embedding."""
+  """Standard deviation of the token embedding."""
   return 0.02 if config.init == 'gpt2' else 1.0
 
 
 def head_deviation(config: ModelConfig) -> float:
-  """Standard deviation of the head, also of a tied one (by the scale of its product, see model/transformer.py)."""
+  """Standard deviation of the head's kernel; a tied one gets it from the scale of its product (model/embedding.py)."""
   return 0.02 if config.init == 'gpt2' else config.d_model**-0.5
 
 
 def kernel_deviation(config: ModelConfig, shape: tuple[int, ...]) -> float:
-  """Standard deviation of a kernel of shape (fan_in, fan_out), by the scheme `config.init`."""
+  """Standard deviation of a kernel of shape (fan_in, fan_out) under the scheme `config.init`."""
   fan_in, fan_out = shape
   return {'fan_in': fan_in**-0.5, 'xavier': (2 / (fan_in + fan_out)) ** 0.5, 'gpt2': 0.02}[config.init]
 
 
 def depth_scale(config: ModelConfig, path: str) -> float:
-  """What a scheme multiplies a kernel's draw by: 1/sqrt(2 L) on the last kernel of each branch (Radford et al. 2019).
+  """The factor on a kernel's standard deviation that depends on depth.
 
-  DeepNorm has its own, (8 L)^(-1/4) on the values, attention outputs and feed-forward kernels (Wang et al. 2022).
+  With `init_depth_scale` 1/sqrt(2 L) on the output kernel of each branch (Radford et al. 2019). DeepNorm has its own,
+  (8 L)^(-1/4) on the value, attention-output and feed-forward kernels (Wang et al. 2022).
   """
+  name = path.removeprefix('blocks/').removesuffix('/kernel')
   if config.norm_placement == 'deepnorm':
-    return (8 * config.num_layers) ** -0.25 if re.fullmatch(DEEPNORM_SCALED, path) else 1.0
-  if config.init_depth_scale and re.fullmatch(BRANCH_OUTPUTS, path):
-    return (2 * config.num_layers) ** -0.5
-  return 1.0
+    return (8 * config.num_layers) ** -0.25 if name in DEEPNORM_SCALED else 1.0
+  return (2 * config.num_layers) ** -0.5 if config.init_depth_scale and name in BRANCH_OUTPUTS else 1.0
 
 
 def initial_values(config: ModelConfig, shapes, key: jax.Array):
@@ -86,7 +95,7 @@ def initial_values(config: ModelConfig, shapes, key: jax.Array):
     key: of the run's initial values.
 
   Returns:
-    The tree of `shapes`, filled.
+    The tree of `shapes`, filled; float32.
   """
 
   def draw(path, leaf):
@@ -97,14 +106,14 @@ def initial_values(config: ModelConfig, shapes, key: jax.Array):
     shape = leaf.shape[1:]
     keys = jax.vmap(functools.partial(jax.random.fold_in, path_key))(jnp.arange(leaf.shape[0]))
     draw_layer = functools.partial(draw_one, distribution(config, name, shape), shape)
-    return jax.lax.map(draw_layer, keys)  # the bits of vmap, compiled in half the time
+    return jax.lax.map(draw_layer, keys)  # the same bits as vmap, compiled in half the time
 
   return jax.tree.map_with_path(draw, shapes)
 
 
 def draw_one(source: Normal | Constant, shape: tuple[int, ...], key: jax.Array) -> jax.Array:
-  """One layer's values."""
+  """The initial values of one layer of a parameter: an array of `shape`, float32."""
   if isinstance(source, Constant):
     return jnp.full(shape, source.value, jnp.float32)
-  # The barrier keeps a compiler from merging the scale with a factor inside `normal`: jitted or not, the same bits.
+  # Without the barrier XLA merges the scale with a factor inside `normal`: jitted and eager bits would differ.
   return source.standard_deviation * jax.lax.optimization_barrier(jax.random.normal(key, shape, jnp.float32))

@@ -1,4 +1,4 @@
-"""Norms over the last axis, in float32 whatever comes in."""
+"""Norms over the last axis, computed in float32 whatever the input dtype."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,15 @@ class RMSNorm(nnx.Module):
     self.gain = nnx.Param(jnp.zeros(width))
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    return _normalised(x, self.gain[...])
+    """Normalises the last axis.
+
+    Args:
+      x: (..., width), any float dtype.
+
+    Returns:
+      (..., width), float32.
+    """
+    return _rms_norm(x, self.gain[...])
 
 
 class LayerNorm(nnx.Module):
@@ -25,17 +33,25 @@ class LayerNorm(nnx.Module):
     self.bias = nnx.Param(jnp.zeros(width)) if use_bias else None
 
   def __call__(self, x: jax.Array) -> jax.Array:
+    """Normalises the last axis.
+
+    Args:
+      x: (..., width), any float dtype.
+
+    Returns:
+      (..., width), float32.
+    """
     x = x.astype(jnp.float32)
-    y = _normalised(x - jnp.mean(x, -1, keepdims=True), self.gain[...])
+    y = _rms_norm(x - jnp.mean(x, -1, keepdims=True), self.gain[...])
     return y if self.bias is None else y + self.bias[...]
 
 
-@jax.checkpoint  # a pass over x again in the backward pass takes no longer than reading what it would have kept
-def _normalised(x, gain):
+@jax.checkpoint  # recomputing from x in the backward pass is as fast as reading stored activations
+def _rms_norm(x, gain):
   x = x.astype(jnp.float32)
   return gain * x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + EPSILON)
 
 
 def make_norm(kind: str, width: int, use_bias: bool) -> RMSNorm | LayerNorm:
-  """The norm of this kind (`rms` or `layer`); a bias goes with `layer` alone."""
+  """The norm of this kind, `rms` or `layer`; only `layer` has a bias."""
   return RMSNorm(width) if kind == 'rms' else LayerNorm(width, use_bias)

@@ -1,21 +1,27 @@
-"""How a block tells positions apart: rotary turns queries and keys; the others add a vector to the embedding."""
+"""Position encodings: rotary rotates queries and keys; the others add a vector to the embedding."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-BASE = 10_000.0  # longest wavelength over 2 pi, of rotary and sinusoidal alike
+BASE = 10_000.0  # the longest wavelength over 2 pi, rotary and sinusoidal
 
 
 def angles(length: int, pairs: int) -> np.ndarray:
-  """The angle of position t for pair i, t / BASE^(i / pairs), as float32 of shape (length, pairs)."""
+  """The angle t / BASE^(i / pairs) of position t and pair i: (length, pairs), float32."""
   return np.outer(np.arange(length), BASE ** (-np.arange(pairs) / pairs)).astype(np.float32)
 
 
 def rotate(x_BTHK: jax.Array) -> jax.Array:
-  """Turns each pair (x_i, x_{i + K/2}) by its position's angle (Su et al. 2021, equation 34).
+  """Rotary position embedding: rotates each pair (x_i, x_{i + K/2}) by its angle (Su et al. 2021, equation 34).
 
-  The product of two turned vectors depends on their positions through the difference alone. In float32.
+  The inner product of two rotated vectors depends on their positions only through the difference.
+
+  Args:
+    x_BTHK: queries or keys, any float dtype; K is even.
+
+  Returns:
+    (B, T, H, K), float32.
   """
   x_BTHK = x_BTHK.astype(jnp.float32)
   half = x_BTHK.shape[-1] // 2
@@ -27,6 +33,6 @@ def rotate(x_BTHK: jax.Array) -> jax.Array:
 
 
 def sinusoidal(length: int, width: int) -> np.ndarray:
-  """The fixed table of Vaswani et al. 2017, section 3.5: sines, then cosines; shape (length, width)."""
+  """The sinusoidal table of Vaswani et al. 2017, section 3.5, sines then cosines: (length, width), float32."""
   angle = angles(length, width // 2)
   return np.concatenate([np.sin(angle), np.cos(angle)], -1)

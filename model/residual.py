@@ -1,4 +1,4 @@
-"""The two paths through a sublayer, and the gradient that came down each of them."""
+"""The two paths through a sublayer, and the gradient that flows back along each."""
 
 import jax
 import jax.numpy as jnp
@@ -8,21 +8,21 @@ TAP_SIZE = 3  # <skip, skip>, <branch, branch>, <skip, branch>
 
 @jax.custom_vjp
 def fork(x_BTD: jax.Array, tap: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Splits the stream in two, and measures the gradient that comes back along each path.
+  """Splits the stream into skip path and residual branch, and measures the gradient that returns along each.
 
-  In `y = a x + F(N(x))` the gradient that reaches x is a sum: `a g` came down the skip path, and J^T g came down
-  the residual branch. Forward, both outputs are x. Backward, x receives the sum, and the "gradient" of `tap` is
+  In `y = a x + F(N(x))` the gradient with respect to x is a sum: `a g` along the skip path, and J^T g along the
+  residual branch. Forward, both outputs are x. Backward, x receives the sum, and the "gradient" of `tap` is
 
     [<g_skip, g_skip>, <g_branch, g_branch>, <g_skip, g_branch>]  in float32,
 
-  so that `jax.grad` with respect to the taps measures every sublayer in the backward pass that runs anyway.
+  so that `jax.grad` with respect to the taps measures every sublayer in the ordinary backward pass.
 
   Args:
-    x_BTD: the residual stream at the sublayer's input.
-    tap: zeros of shape (3,), or (T, 3) to keep positions apart; its values are never read.
+    x_BTD: the residual stream before the sublayer, any float dtype.
+    tap: zeros, float32, (3,), or (T, 3) to keep positions separate; its values are never read.
 
   Returns:
-    (x_skip, x_branch), each equal to x.
+    (skip_BTD, branch_BTD), each equal to x.
   """
   del tap
   return x_BTD, x_BTD

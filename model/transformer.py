@@ -1,6 +1,7 @@
-"""The whole model: embedding, a stack of blocks, final norm, logits. All Flax plumbing ends here.
+"""The whole model: embedding, a stack of blocks, final norm, logits.
 
-`init` and `apply` are pure functions of a plain tree of arrays; `jax.jit`, `jax.grad` and `jax.vmap` need no more.
+Callers see no Flax: `init` and `apply` are pure functions of a plain pytree of arrays, to which `jax.jit`, `jax.grad`
+and `jax.vmap` apply directly.
 """
 
 import functools
@@ -13,10 +14,10 @@ from flax import nnx
 
 from model.block import Block
 from model.config import ModelConfig
-from model.initialisation import head_deviation, initial_values, token_deviation
+from model.embedding import Embedding, Head
+from model.forward_statistics import Stats
+from model.initialisation import initial_values
 from model.norm import make_norm
-from model.observation import Stats
-from model.position import sinusoidal
 from model.residual import TAP_SIZE, fork
 
 nnx.set_graph_mode(False)
@@ -27,61 +28,16 @@ Constrain = Callable[[jax.Array, Params], tuple[jax.Array, Params]]
 
 
 def unconstrained(x_BTD: jax.Array, layer: Params) -> tuple[jax.Array, Params]:
-  """The stream and a layer's parameters, wherever they lie; see `apply`."""
+  """The `constrain` of `apply` that leaves the sharding of the stream and of a layer's parameters to the compiler."""
   return x_BTD, layer
 
 
-class Embedding(nnx.Module):
-  """Token vectors, and position vectors if they are learned."""
-
-  def __init__(self, config: ModelConfig):
-    self.token = nnx.Param(jnp.zeros((config.vocab_size, config.d_model)))
-    learned = config.position == 'learned'
-    self.position = nnx.Param(jnp.zeros((config.num_positions, config.d_model))) if learned else None
-    self.config = config
-
-  def __call__(self, tokens_BT: jax.Array) -> jax.Array:
-    x_BTD = self.token[...][tokens_BT]
-    length = tokens_BT.shape[1]
-    if self.position is not None:
-      if length > self.config.num_positions:  # an index past the end would be clamped without a word
-        raise ValueError(f'{length} positions, and the learned table has {self.config.num_positions}')
-      return x_BTD + self.position[...][:length]
-    if self.config.position == 'sinusoidal':
-      return x_BTD + sinusoidal(length, self.config.d_model)
-    return x_BTD
-
-
-class Head(nnx.Module):
-  """Logits: its own kernel, or the embedding table transposed (Press & Wolf 2017).
-
-  A tied product is scaled by (head deviation / embedding deviation) of the initialisation, 1/sqrt(D) for `fan_in`,
-  so that tied and untied models start with logits of the same size.
-  """
-
-  def __init__(self, config: ModelConfig):
-    self.kernel = None if config.tie_embeddings else nnx.Param(jnp.zeros((config.d_model, config.vocab_size)))
-    self.bias = nnx.Param(jnp.zeros(config.vocab_size)) if config.use_bias else None
-    self.config = config
-
-  def __call__(self, x_BTD: jax.Array, token_VD: jax.Array) -> jax.Array:
-    config = self.config
-    if self.kernel is None:
-      kernel_DV = token_VD.T * (head_deviation(config) / token_deviation(config))
-    else:
-      kernel_DV = self.kernel[...]
-    flat = x_BTD.reshape(-1, config.d_model).astype(config.dtype)
-    logits = jnp.dot(flat, kernel_DV.astype(config.dtype), preferred_element_type=jnp.float32)
-    logits = logits if self.bias is None else logits + self.bias[...]
-    return logits.reshape(*x_BTD.shape[:2], config.vocab_size)
-
-
 class Transformer(nnx.Module):
-  """Embedding, blocks (stacked on a leading layer axis), final norm where the placement has one, head."""
+  """logits = head(final_norm(blocks(embedding(tokens)))); parameters of the blocks are stacked on a layer axis."""
 
   def __init__(self, config: ModelConfig):
-    self.embedding = Embedding(config)
     norm = functools.partial(make_norm, config.norm, config.d_model, config.use_bias)
+    self.embedding = Embedding(config)
     self.embedding_norm = norm() if config.embedding_norm else None
     self.blocks = nnx.vmap(lambda _: Block(config))(jnp.arange(config.num_layers))
     self.final_norm = norm() if config.has_final_norm else None
@@ -93,20 +49,34 @@ class Transformer(nnx.Module):
     tokens_BT: jax.Array,
     taps: dict[str, jax.Array],
     dropout_key: jax.Array | None,
-    observe: bool,
+    full_stats: bool,
     constrain: Constrain,
     documents_BT: jax.Array | None,
-  ):
+  ) -> tuple[jax.Array, Stats]:
+    """Runs the model; arguments and results as in `apply`.
+
+    Args:
+      tokens_BT: token ids, int32.
+      taps: as `zero_taps` makes them.
+      dropout_key: None for no dropout.
+      full_stats: whether to compute all forward statistics.
+      constrain: applied to the stream and a layer's parameters before each block.
+      documents_BT: the document of every position, int32; None: one document.
+
+    Returns:
+      logits_BTV, float32, and the forward statistics of the blocks, with a leading layer axis.
+    """
     x_BTD = self.embedding(tokens_BT)
     if self.embedding_norm is not None:
       x_BTD = self.embedding_norm(x_BTD)
-    x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key, observe, constrain, documents_BT)
-    x_BTD, _ = fork(x_BTD, taps['output'])  # its skip gradient alone: what enters the last sublayer from above
+    x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key, full_stats, constrain, documents_BT)
+    x_BTD, _ = fork(x_BTD, taps['output'])  # only its skip is used: it measures the gradient at the stack's output
     if self.final_norm is not None:
       x_BTD = self.final_norm(x_BTD)
     return self.head(x_BTD, self.embedding.token[...]), stats
 
-  def _run_blocks(self, x_BTD, taps_L, dropout_key, observe, constrain, documents_BT):
+  def _run_blocks(self, x_BTD, taps_L, dropout_key, full_stats, constrain, documents_BT):
+    """The blocks as one scan over the layer axis, so that compile time does not grow with depth."""
     config = self.config
     definition, params_L = nnx.split(self.blocks, nnx.Param)
     keys_L = None if dropout_key is None else jax.random.split(dropout_key, config.num_layers)
@@ -114,17 +84,17 @@ class Transformer(nnx.Module):
     def run_block(x_BTD, layer):
       params, taps, key = layer
       x_BTD, params = constrain(x_BTD, params)
-      return nnx.merge(definition, params)(x_BTD, taps, key, observe, documents_BT)
+      return nnx.merge(definition, params)(x_BTD, taps, key, full_stats, documents_BT)
 
     if config.remat:
-      # Inside a loop of one block a turn nothing can be shared between forward and backward; between blocks it could.
+      # Forward and backward are separate loops, between which XLA cannot merge computations unless a loop is unrolled.
       run_block = jax.checkpoint(run_block, prevent_cse=config.unroll > 1)
     return jax.lax.scan(run_block, x_BTD, (params_L, taps_L, keys_L), unroll=min(config.unroll, config.num_layers))
 
 
 @functools.cache
 def _definition(config: ModelConfig):
-  """The model's structure and the shapes of its parameters; no number is computed."""
+  """The model's structure and the shapes of its parameters; nothing is computed on a device."""
   definition, params = nnx.split(nnx.eval_shape(lambda: Transformer(config)), nnx.Param)
   return definition, nnx.to_pure_dict(params)
 
@@ -135,19 +105,28 @@ def param_shapes(config: ModelConfig) -> Params:
 
 
 def init(config: ModelConfig, key: jax.Array) -> Params:
-  """Initial parameters, float32, by the table in model/initialisation.py.
+  """Initial parameters, by the table in model/initialisation.py.
 
-  The same (key, path, layer, shape) gives the same numbers in every variant and at every depth.
+  Args:
+    config: the switches.
+    key: a key of `jax.random`; the same (key, path, layer, shape) gives the same values in every variant and at every
+      depth.
+
+  Returns:
+    A nested dict of float32 arrays; those under 'blocks' have a leading layer axis.
   """
   return initial_values(config, param_shapes(config), key)
 
 
 def zero_taps(config: ModelConfig, positions: int | None = None) -> dict[str, jax.Array]:
-  """Gradient taps: one for each sublayer, (L, 2, 3), and one for the stack's output, (3,); see model/residual.py.
+  """Gradient taps for every sublayer and for the stack's output; see model/residual.py.
 
   Args:
     config: the switches.
-    positions: T, to keep the positions of a sequence apart: then (L, 2, T, 3) and (T, 3).
+    positions: the sequence length T, to keep positions separate; None sums over them.
+
+  Returns:
+    Zeros, float32: `blocks` (L, 2, 3) and `output` (3,), or with positions (L, 2, T, 3) and (T, 3).
   """
   tap = (TAP_SIZE,) if positions is None else (positions, TAP_SIZE)
   return {'blocks': jnp.zeros((config.num_layers, 2, *tap)), 'output': jnp.zeros(tap)}
@@ -159,7 +138,7 @@ def apply(
   tokens_BT: jax.Array,
   taps: dict[str, jax.Array] | None = None,
   dropout_key: jax.Array | None = None,
-  observe: bool = False,
+  full_stats: bool = False,
   constrain: Constrain = unconstrained,
   documents_BT: jax.Array | None = None,
 ) -> tuple[jax.Array, Stats]:
@@ -169,23 +148,25 @@ def apply(
     config: the switches.
     params: as `init` makes them.
     tokens_BT: token ids, int32.
-    taps: as `zero_taps` makes them; their gradient is the two-path split.
-    dropout_key: a key in training with dropout; None (evaluation) drops nothing.
-    observe: whether to look into the blocks too, at some cost; the logits are the same.
-    constrain: is given the stream and the layer's parameters at the entry of each block, and returns both; where there
-      are several devices, says where they lie. Else the compiler may split the stream over its width and gather it
-      whole inside every block, and gather kernels side by side.
-    documents_BT: the number of the document that each position belongs to; attention stays within it. Positions are
-      those of the sequence still: with `rotary` and `none`, which see distances or nothing, the logits of a document
-      are those it has alone. None: all positions are of one document.
+    taps: as `zero_taps` makes them; their gradient is the split into skip path and residual branch. None: not measured.
+    dropout_key: a key of `jax.random` in training; None (evaluation) for no dropout.
+    full_stats: whether to compute all forward statistics, at some cost, or the mean square of the stream alone; the
+      logits are the same.
+    constrain: (x_BTD, a layer's parameters) -> both, called at the start of each block to constrain their sharding on
+      several devices. Otherwise the compiler may shard the stream along its width and all-gather it within every
+      block, or gather kernels one by one.
+    documents_BT: the document of every position, int32, within which it attends; None: one document. Positions still
+      count from the start of the sequence: with `rotary` and `none`, which depend on distances or on nothing, a
+      document has the same logits as by itself.
 
   Returns:
-    logits_BTV in float32, and what the blocks saw, with a leading layer axis; see model/observation.py.
+    logits_BTV, float32, and the forward statistics of the blocks (model/forward_statistics.py), with a leading layer
+    axis.
 
   Raises:
-    ValueError: if the sequence is longer than a learned position table.
+    ValueError: if the sequence is longer than the learned position table.
   """
   definition, _ = _definition(config)
   taps = zero_taps(config) if taps is None else taps
   key = dropout_key if config.dropout else None
-  return nnx.merge(definition, params)(tokens_BT, taps, key, observe, constrain, documents_BT)
+  return nnx.merge(definition, params)(tokens_BT, taps, key, full_stats, constrain, documents_BT)

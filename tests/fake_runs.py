@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.core.experiment import Experiment
+from model.counts import flops_per_token, num_parameters
 from training.code_version import code
 from training.config import Config
 from training.files import write_sealed
@@ -119,8 +120,8 @@ def write_run(
   test = final if test is None else test
   result = {
     'experiment': experiment, 'variant': variant, 'seed': seed, 'status': status, 'steps': steps, 'tokens': tokens,
-    'parameters': config.model.num_parameters,
-    'flops_per_token': config.model.flops_per_token(config.data.sequence_length),
+    'parameters': num_parameters(config.model),
+    'flops_per_token': flops_per_token(config.model, config.data.sequence_length),
     'learning_rate': config.optimizer.learning_rate, 'val_loss': nats,
     'val_bits_per_byte': bits, 'test_bits_per_byte': None if bits is None else test,
     'test_loss': test if bits is None else test * math.log(2), 'seconds': 12.5,

@@ -7,7 +7,8 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from model.config import NEARLY_1, ConfigError, ModelConfig, check_types
+from model.config import ModelConfig
+from model.field_checks import NEARLY_1, ConfigError, check_types
 
 BYTES_END = 'end'  # data.end_token of a text of bytes
 Task = Literal['kjv', 'files', 'copy', 'associative_recall']

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from model.counts import flops_per_token, num_parameters
 from training.config import Config
 from training.data.held_out import held_out
 from training.data.loading import Data
@@ -56,8 +57,8 @@ def result_of(config: Config, state: State, data: Data, scoring: Scoring) -> dic
     'status': status,
     'steps': steps,
     'tokens': steps * config.run.batch_size * config.data.sequence_length,
-    'parameters': config.model.num_parameters,
-    'flops_per_token': config.model.flops_per_token(config.data.sequence_length),
+    'parameters': num_parameters(config.model),
+    'flops_per_token': flops_per_token(config.model, config.data.sequence_length),
     'learning_rate': config.optimizer.learning_rate,
     'val_loss': val_loss,
     'val_bits_per_byte': None if val_loss is None else validation.bits_per_byte(val_loss),

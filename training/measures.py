@@ -41,7 +41,7 @@ def forward_measures(seen: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndar
   """What the blocks did in the forward pass.
 
   Args:
-    seen: as model/observation.py has it, with a leading layer axis.
+    seen: as model/forward_statistics.py has it, with a leading layer axis.
 
   Returns:
     `stream_rms` (L, 2), the root mean square of the stream after a sublayer. Where the blocks were observed, also

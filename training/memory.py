@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 
+from model.counts import num_parameters
 from training.config import Config, ConfigError
 
 
@@ -37,7 +38,7 @@ def check_fits(config: Config, available: int | None = None) -> None:
   have, need = available or memory_of_machine(), least_memory(config)
   if need > have:
     raise ConfigError(
-      f'{config.model.num_parameters:,} parameters and a batch of {config.run.batch_size:,} x '
+      f'{num_parameters(config.model):,} parameters and a batch of {config.run.batch_size:,} x '
       f'{config.data.sequence_length:,} tokens take at least {need / 1e9:,.1f} GB, and this machine has '
       f'{have / 1e9:,.1f} GB: make the model, run.batch_size or data.sequence_length smaller'
     )
@@ -50,7 +51,7 @@ def least_memory(config: Config) -> int:
   is taken at once, and the tokens.
   """
   averages = 2 if config.optimizer.name == 'adamw' else 1
-  state = config.model.num_parameters * (2 + averages)
+  state = num_parameters(config.model) * (2 + averages)
   tokens = config.run.batch_size * config.data.sequence_length
   return 4 * (state + tokens // config.optimizer.accumulate * config.model.vocab_size + 3 * tokens)
 

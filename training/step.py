@@ -188,10 +188,10 @@ def make_train_step(
   The metrics are device arrays. `scalars`: the losses (see `loss_and_gradients`), the learning rate, the global norms
   of the gradient (before and after clipping), the update and the parameters, the share of steps so far that were
   clipped, and nonfinite_in_a_row. With config.inspect.level `norms` also `stream_gradient`, the taps' three products
-  times the scored tokens (see `loss_and_gradients`); `seen`, as model/observation.py has it; and `parameter_norms`, the
-  trees `grad_norm`, `update_norm` and `param_norm`, like the parameters with one norm for each layer, which are
-  computed at logged steps and where a run diverges, zero elsewhere. With `full`, the taps keep positions, and more is
-  seen.
+  times the scored tokens (see `loss_and_gradients`); `seen`, as model/forward_statistics.py has it; and
+  `parameter_norms`, the trees `grad_norm`, `update_norm` and `param_norm`, like the parameters with one norm for each
+  layer, which are computed at logged steps and where a run diverges, zero elsewhere. With `full`, the taps keep
+  positions, and more is seen.
   """
   optimizer = make_optimizer(config.optimizer, config.run.steps)
   schedule = make_schedule(config.optimizer, config.run.steps)

@@ -9,8 +9,8 @@ from rich.table import Table
 from lab.benchmark.sizes import SIZES
 from lab.benchmark.turns import prepare, prepare_step, take_turns
 from lab.cli.tables import new_table
-from model.attention_kernels import plain_attention
-from model.blocked_attention import blocked_attention
+from model.kernels.blocked_attention import blocked_attention
+from model.kernels.plain_attention import plain_attention
 
 LENGTHS, TOKENS = (256, 512, 1024, 2048, 4096), 4096
 HEADS, HEAD_DIM = 8, 32  # as in `medium`

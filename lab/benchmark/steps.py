@@ -9,6 +9,7 @@ from lab.benchmark.racing import Entry, Result, race
 from lab.benchmark.sizes import SIZES
 from lab.cli.tables import new_table
 from lab.launch import devices
+from model.counts import flops_per_token, num_parameters
 from training import host
 from training.config import Config, ConfigError
 
@@ -40,7 +41,7 @@ def speed_table(sizes: Sequence[str], turns: int) -> Table:
   for result in results:
     config = SIZES[result.entry.name.partition(',')[0]]
     tokens = _tokens_per_second(result, config)
-    flops = tokens * config.model.flops_per_token(config.data.sequence_length)
+    flops = tokens * flops_per_token(config.model, config.data.sequence_length)
     table.add_row(
       result.entry.name,
       f'{result.median * 1e3:.1f}',
@@ -80,7 +81,7 @@ def peers_table(sizes: Sequence[str], turns: int) -> Table:
       table.add_row(
         size if result is results[0] else '',
         result.entry.name,
-        f'{result.about.get("parameters", config.model.num_parameters):,}',
+        f'{result.about.get("parameters", num_parameters(config.model)):,}',
         f'{result.median * 1e3:.1f}',
         f'{_tokens_per_second(result, config):,.0f}',
         f'x{result.over(quicker):.2f}',

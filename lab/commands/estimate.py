@@ -18,6 +18,7 @@ from lab.cli.tables import new_table
 from lab.core.run import Run
 from lab.launch import devices
 from lab.launch.forecast import Forecast, of_finished, seconds, together
+from model.counts import flops_per_token, num_parameters
 from training.config import Config
 from training.mesh import make_mesh, mesh_shape
 from training.programs import train_program
@@ -94,7 +95,7 @@ def _row(run: Run, devices: int) -> tuple[list[str], Compiled]:
   assert memory is not None
   total = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
   flops = (
-    config.run.batch_size * config.data.sequence_length * config.model.flops_per_token(config.data.sequence_length)
+    config.run.batch_size * config.data.sequence_length * flops_per_token(config.model, config.data.sequence_length)
   )
   sizes = (
     _bytes_a_device(state.params, where.params),
@@ -103,7 +104,7 @@ def _row(run: Run, devices: int) -> tuple[list[str], Compiled]:
     total + memory.temp_size_in_bytes,
   )
   megabytes = [f'{size / 1e6:,.1f}' for size in sizes]
-  return [f'{data} x {fsdp}', f'{config.model.num_parameters:,}', f'{flops / 1e9:,.1f}', *megabytes], compiled
+  return [f'{data} x {fsdp}', f'{num_parameters(config.model):,}', f'{flops / 1e9:,.1f}', *megabytes], compiled
 
 
 def _bytes_a_device(shapes, shardings) -> int:

@@ -13,6 +13,7 @@ from lab.core.found_runs import found_runs
 from lab.core.run import Run
 from lab.launch import devices
 from lab.launch.devices import Place
+from model.counts import flops_per_token
 from training.config import Config
 from training.host import cores
 from training.provenance import processor
@@ -149,7 +150,7 @@ def _shape(config: Config) -> tuple:
 
 
 def _flops_per_token(config: Config) -> float:
-  return config.model.flops_per_token(config.data.sequence_length)
+  return flops_per_token(config.model, config.data.sequence_length)
 
 
 def _timed(work: Callable[[], object]) -> float:

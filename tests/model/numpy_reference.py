@@ -1,7 +1,7 @@
-"""The Transformer once more, in NumPy float64 and by hand: what the tests hold the model against.
+"""An independent implementation of the Transformer in NumPy, float64: the reference that the model is tested against.
 
-Attention goes position by position and rotary turns complex numbers, so that a mistake in the model has no twin here.
-Parameters come as plain dicts, as `model.init` makes them.
+Attention is computed position by position and rotary embeddings by complex numbers, so that the two implementations do
+not share mistakes. Parameters are plain dicts, as `model.init` makes them.
 """
 
 import math
@@ -27,7 +27,7 @@ def sigmoid(x):
 
 
 def gelu(x):
-  """X times the normal distribution function at x."""
+  """X times the cumulative distribution function of the normal distribution at x."""
   return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
@@ -55,12 +55,12 @@ def feed_forward(p, x, name):
   return linear(p['down'], hidden)
 
 
-def turn(x, position):
-  """Rotary position: pair i, (x_i, x_{i + K/2}), is a complex number, turned by position / 10000^(2i/K)."""
+def rotate(x, position):
+  """Rotary position: pair i, (x_i, x_{i + K/2}), is a complex number, rotated by position / 10000^(2i/K)."""
   width = x.shape[-1]
   angle = position / 10_000 ** (2 * np.arange(width // 2) / width)
-  turned = (x[..., : width // 2] + 1j * x[..., width // 2 :]) * np.exp(1j * angle)
-  return np.concatenate([turned.real, turned.imag], -1)
+  rotated = (x[..., : width // 2] + 1j * x[..., width // 2 :]) * np.exp(1j * angle)
+  return np.concatenate([rotated.real, rotated.imag], -1)
 
 
 def sinusoidal(length, width):
@@ -78,26 +78,26 @@ def softmax(logits):
   return weights / weights.sum(-1, keepdims=True)
 
 
-def queries_logits(q, k, causal):
-  """The logits (B, keys seen) of one query t of one head h at a time: (t, h, logits)."""
+def logits_by_query(q, k, causal):
+  """(t, h, logits (B, keys)) for each query t and head h, over the keys that the query attends to."""
   for t in range(q.shape[1]):
-    seen = t + 1 if causal else k.shape[1]
+    num_keys = t + 1 if causal else k.shape[1]
     for h in range(q.shape[2]):
-      yield t, h, np.einsum('bk,bsk->bs', q[:, t, h], k[:, :seen, h]) / math.sqrt(q.shape[-1])
+      yield t, h, np.einsum('bk,bsk->bs', q[:, t, h], k[:, :num_keys, h]) / math.sqrt(q.shape[-1])
 
 
 def attend(q, k, v, causal):
-  """Attention of arrays (B, T, H, K)."""
+  """softmax(q k^T / sqrt(K)) v of arrays (B, T, H, K)."""
   out = np.zeros(q.shape)
-  for t, h, logits in queries_logits(q, k, causal):
+  for t, h, logits in logits_by_query(q, k, causal):
     out[:, t, h] = np.einsum('bs,bsk->bk', softmax(logits), v[:, : logits.shape[1], h])
   return out
 
 
 def entropy_and_largest(q, k, causal):
-  """For each head: the mean entropy of its weights, and its largest logit."""
+  """The mean entropy of the attention weights of each head, and its largest logit."""
   entropies, largest = [[] for _ in range(q.shape[2])], [-math.inf] * q.shape[2]
-  for _, h, logits in queries_logits(q, k, causal):
+  for _, h, logits in logits_by_query(q, k, causal):
     for weights in softmax(logits):
       entropies[h].append(-sum(w * math.log(w) for w in weights if w > 0))
     largest[h] = max(largest[h], logits.max())
@@ -114,19 +114,19 @@ def queries_keys_values(p, x, config):
       heads = norm(p[f'{name}_norm'], heads, config.norm)
     if config.position == 'rotary' and name != 'value':
       for t in range(x.shape[1]):
-        heads[:, t] = turn(heads[:, t], t)
+        heads[:, t] = rotate(heads[:, t], t)
     projected[name] = heads
   shared = [h // group for h in range(config.num_heads)]
   return projected['query'], projected['key'][:, :, shared], projected['value'][:, :, shared]
 
 
 def attention(p, x, config):
-  read = attend(*queries_keys_values(p, x, config), config.causal)
-  return linear(p['output'], read.reshape(*x.shape[:2], -1))
+  out = attend(*queries_keys_values(p, x, config), config.causal)
+  return linear(p['output'], out.reshape(*x.shape[:2], -1))
 
 
-def write(placement, skip, into, branch, a, first, second):
-  """One sublayer: `skip` came down the skip path, `into` enters the branch, `first` and `second` are norms.
+def sublayer(placement, skip, into, branch, a, first, second):
+  """One sublayer: `skip` is the stream on the skip path, `into` that entering the branch; `first`, `second` are norms.
 
   Returns:
     What the branch adds to the stream, and the stream after the sublayer.
@@ -145,10 +145,10 @@ def write(placement, skip, into, branch, a, first, second):
 
 
 def sublayers(p, x, config, nudges=None):
-  """One block; `nudges` (sublayer, path, B, T, D) are added to x on the skip path and on the way into the branch.
+  """One block; `nudges` (sublayer, path, B, T, D) are added to x on the skip path and at the input of the branch.
 
   Returns:
-    For each sublayer: the stream it had, what its branch added, and the stream after it.
+    For each sublayer: the stream before it, what its branch adds, and the stream after it.
   """
   nudges = np.zeros((2, 2, *x.shape)) if nudges is None else nudges
 
@@ -163,23 +163,23 @@ def sublayers(p, x, config, nudges=None):
 
   if config.parallel:
     a, n = config.attention_residual, normed('attention_norm')
-    # The forks are chained on the skip path: what is added there first enters the second branch too.
+    # The forks are chained on the skip path: the first nudge there enters the second branch too.
     skip = x + nudges[0, 0]
     from_attention = branch('attention')(n(x + nudges[0, 1]))
     from_feed_forward = branch('feed_forward')(n(skip + nudges[1, 1]))
     u = a * (skip + nudges[1, 0]) + from_attention
     return [(x, from_attention, u), (x, from_feed_forward, u + from_feed_forward)]
-  stream, seen = x, []
+  stream, results = x, []
   for s, name in enumerate(('attention', 'feed_forward')):
     a = (config.attention_residual, config.feed_forward_residual)[s]
     if config.norm_placement == 'deepnorm':
       a = (2 * config.num_layers) ** 0.25
     skip, into = stream + nudges[s, 0], stream + nudges[s, 1]
     norms = normed(f'{name}_norm'), normed(f'{name}_output_norm')
-    added, after = write(config.norm_placement, skip, into, branch(name), a, *norms)
-    seen.append((stream, added, after))
+    added, after = sublayer(config.norm_placement, skip, into, branch(name), a, *norms)
+    results.append((stream, added, after))
     stream = after
-  return seen
+  return results
 
 
 def block(p, x, config, nudges=None):

@@ -9,14 +9,15 @@ from tiny_models import distance, filled, quick_jit, random_stream, tiny, with_z
 
 from model.block import Block, residual_scales
 from model.config import ConfigError
+from model.norm_placement import NORM_PLACEMENTS
 
-PLACEMENTS = ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')
+PLACEMENTS = tuple(NORM_PLACEMENTS)
 SCALES = ((1.0, 1.0), (0.5, 0.25), (0.5, 0.5), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0))
 NORMS = ({'norm': 'rms'}, {'norm': 'layer', 'use_bias': True})
 
 
-def all_wirings():
-  """Every combination that ModelConfig takes."""
+def all_residual_configs():
+  """Every valid combination of norm placement, residual scales, ReZero, parallel branches and kind of norm."""
   for placement, scales, rezero, parallel, norm in itertools.product(
     PLACEMENTS, SCALES, (False, True), (False, True), NORMS
   ):
@@ -25,30 +26,30 @@ def all_wirings():
       config = tiny(attention_residual=scales[0], feed_forward_residual=scales[1], **fields)
     except ConfigError:
       continue
-    words = [placement, *map(str, scales), norm['norm'], *['rezero'] * rezero, *['parallel'] * parallel]
-    yield pytest.param(config, id='-'.join(words))
+    parts = [placement, *map(str, scales), norm['norm'], *['rezero'] * rezero, *['parallel'] * parallel]
+    yield pytest.param(config, id='-'.join(parts))
 
 
-WIRINGS = list(all_wirings())
+RESIDUAL_CONFIGS = list(all_residual_configs())
 
 
 def make_block(config, seed=0, zero_branches=False):
-  """A function (x, dropout_key) -> (y, stats), and the block's parameters in float64."""
+  """A function (x, dropout_key, full_stats) -> (y, stats), and the block's parameters in float64."""
   block, params = filled(Block(config), seed)
   if zero_branches:
     for kernel in (block.attention.output.kernel, block.feed_forward.down.kernel):
       kernel[...] = jnp.zeros_like(kernel[...])
     params = with_zero_branches(params)
-  return lambda x, key=None, observe=False: block(x, jnp.zeros((2, 3)), key, observe), params
+  return lambda x, key=None, full_stats=False: block(x, jnp.zeros((2, 3)), key, full_stats), params
 
 
-def test_the_wirings_are_all_there():
-  counts = {name: sum(p.values[0].norm_placement == name for p in WIRINGS) for name in PLACEMENTS}
+def test_every_placement_is_covered():
+  counts = {name: sum(p.values[0].norm_placement == name for p in RESIDUAL_CONFIGS) for name in PLACEMENTS}
   assert counts == {'pre': 36, 'post': 12, 'sandwich': 12, 'res_post': 12, 'deepnorm': 2, 'none': 24}
 
 
-@pytest.mark.parametrize('config', WIRINGS)
-def test_block_by_hand(config):
+@pytest.mark.parametrize('config', RESIDUAL_CONFIGS)
+def test_block_matches_the_reference(config):
   run, params = make_block(config)
   x, exact = random_stream(2, 5, 8)
   y, stats = run(x)
@@ -63,21 +64,21 @@ def test_block_by_hand(config):
 
 @pytest.mark.parametrize('parallel', [False, True])
 @pytest.mark.parametrize('norm', NORMS)
-def test_pre_with_branches_at_zero_returns_its_input(norm, parallel):
+def test_pre_with_zero_branches_is_the_identity(norm, parallel):
   run, _ = make_block(tiny(parallel=parallel, norm=norm['norm']), zero_branches=True)
   x, _ = random_stream(2, 5, 8)
   np.testing.assert_array_equal(run(x)[0], x)
 
 
 @pytest.mark.parametrize('parallel', [False, True])
-def test_pre_without_residual_and_with_branches_at_zero_is_zero(parallel):
+def test_pre_with_zero_branches_and_no_residual_is_zero(parallel):
   config = tiny(parallel=parallel, attention_residual=0.0, feed_forward_residual=0.0)
   run, _ = make_block(config, zero_branches=True)
   np.testing.assert_array_equal(run(random_stream(2, 5, 8)[0])[0], 0)
 
 
 @pytest.mark.parametrize('norm', ['rms', 'layer'])
-def test_post_with_branches_at_zero_norms_twice(norm):
+def test_post_with_zero_branches_norms_twice(norm):
   run, params = make_block(tiny(norm_placement='post', norm=norm), zero_branches=True)
   x, exact = random_stream(2, 5, 8)
   once = reference.norm(params['attention_norm'], exact, norm)
@@ -87,7 +88,7 @@ def test_post_with_branches_at_zero_norms_twice(norm):
 
 @pytest.mark.parametrize('placement', ['pre', 'none'])
 @pytest.mark.parametrize('parallel', [False, True])
-def test_rezero_starts_as_the_exact_identity(placement, parallel):
+def test_rezero_starts_exactly_as_the_identity(placement, parallel):
   if parallel and placement == 'none':
     return
   block, _ = filled(Block(tiny(norm_placement=placement, rezero=True, parallel=parallel)))
@@ -96,20 +97,20 @@ def test_rezero_starts_as_the_exact_identity(placement, parallel):
   np.testing.assert_array_equal(block(x, jnp.zeros((2, 3)))[0], x)
 
 
-def test_deepnorm_scale():
+def test_deepnorm_residual_scale():
   np.testing.assert_allclose(
     residual_scales(tiny(norm_placement='deepnorm', num_layers=12)), (2.2134, 2.2134), atol=5e-5
   )
 
 
-def test_stats_stay_out_of_the_gradient():
+def test_forward_statistics_have_no_gradient():
   block, _ = filled(Block(tiny(feed_forward='relu')))
   x, _ = random_stream(2, 5, 8)
 
-  def everything(x):
-    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(block(x, jnp.zeros((2, 3)), observe=True)[1]))
+  def sum_of_statistics(x):
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(block(x, jnp.zeros((2, 3)), full_stats=True)[1]))
 
-  np.testing.assert_array_equal(quick_jit(jax.grad(everything))(x), 0)
+  np.testing.assert_array_equal(quick_jit(jax.grad(sum_of_statistics))(x), 0)
 
 
 @pytest.mark.slow
@@ -118,14 +119,15 @@ def test_in_bfloat16_the_stream_is_float32():
     config = tiny(norm_placement=placement, dtype='bfloat16')
     run, params = make_block(config)
     x, exact = random_stream(2, 5, 8)
-    y, stats = run(x, observe=True)
+    y, stats = run(x, full_stats=True)
     assert {y.dtype, *(leaf.dtype for leaf in jax.tree.leaves(stats))} == {jnp.dtype('float32')}
     assert 1e-5 < distance(y, reference.block(params, exact, config)[1]) < 2e-2
-  assert distance(make_block(tiny(dtype='bfloat16'), zero_branches=True)[0](x)[0], exact) < 1e-7  # never rounded
+  identity, _ = make_block(tiny(dtype='bfloat16'), zero_branches=True)
+  assert distance(identity(x)[0], exact) < 1e-7  # the stream is never rounded
 
 
 @pytest.mark.parametrize('branch', ['attention', 'feed_forward'])
-def test_dropout_keeps_the_expectation_of_a_branch(branch):
+def test_branch_dropout_keeps_the_expectation(branch):
   config = tiny(norm_placement='none', dropout=0.4)
   block, params = filled(Block(config))
   other = block.feed_forward.down if branch == 'attention' else block.attention.output

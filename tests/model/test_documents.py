@@ -1,4 +1,4 @@
-"""Attention confined to documents: by definition, in blocks, and in the form for accelerators."""
+"""Attention within documents: the plain definition, in blocks, and on accelerators."""
 
 import dataclasses
 import functools
@@ -10,37 +10,35 @@ import numpy_reference as reference
 import pytest
 from tiny_models import distance, model_params, quick_jit, tiny
 
-from model import attention_kernels, blocked_attention
-from model.attention_kernels import attention_statistics, plain_attention
+from model import attention
+from model.forward_statistics import attention_statistics
+from model.kernels import blocked_attention
+from model.kernels.dispatch import dot_product_attention
+from model.kernels.plain_attention import plain_attention
 from model.transformer import apply, zero_taps
 
-LENGTH, FIRST = 9, 4  # a window of two documents, of 4 and 5 positions
+LENGTH, FIRST = 9, 4  # a sequence of two documents, of 4 and 5 positions
 DOCUMENTS = jnp.array([[0] * FIRST + [1] * (LENGTH - FIRST)])
 TOKENS = jnp.array([[3, 1, 4, 1, 5, 9, 2, 6, 5]])
 KERNELS = ['plain', 'blocked', 'xla']
-in_blocks = blocked_attention.blocked_attention
 
 
-def on_gpu(q, k, v, causal, documents=None):
-  """`attention` as it is where it believes to be on a GPU; what it then calls runs anywhere."""
+def on_gpu(q, k, v, causal, documents_BT):
+  """`dot_product_attention` as it would be on a GPU; the implementation that it then chooses runs anywhere."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(jax, 'default_backend', lambda: 'gpu')
-    return attention_kernels.attention(q, k, v, causal, documents)
+    return dot_product_attention(q, k, v, causal, documents_BT)
 
 
-def plain(q, k, v, causal, documents=None):
-  return plain_attention(q, k, v, causal, documents=documents)
-
-
-FORMS = {'plain': plain, 'blocked': in_blocks, 'xla': on_gpu}
+IMPLEMENTATIONS = {'plain': plain_attention, 'blocked': blocked_attention.blocked_attention, 'xla': on_gpu}
 
 
 @pytest.fixture(params=KERNELS)
 def kernel(request, monkeypatch):
-  """The kernel of the model; its blocks are of 3 positions, so that a document ends within one."""
-  monkeypatch.setattr(blocked_attention, 'BLOCK', 3)
+  """The attention kernel of the model, with blocks of 3 positions, so that a document ends within one."""
+  monkeypatch.setattr(blocked_attention, 'BLOCK_SIZE', 3)
   if request.param == 'plain':
-    monkeypatch.setattr(attention_kernels, 'attention', plain)
+    monkeypatch.setattr(attention, 'dot_product_attention', plain_attention)
   elif request.param == 'xla':
     monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   return request.param
@@ -51,13 +49,14 @@ def logits_of(config, params, tokens, documents=None):
 
 
 @pytest.mark.parametrize('changes', [{}, {'position': 'none', 'num_heads': 4, 'num_kv_heads': 2, 'qk_norm': True}])
-def test_each_document_of_a_window_has_the_logits_it_has_alone(kernel, changes):
+def test_each_document_has_the_same_logits_as_by_itself(kernel, changes):
   config = tiny(**changes)
   params = model_params(config)
   together = logits_of(config, params, TOKENS, DOCUMENTS)
   alone = [logits_of(config, params, tokens) for tokens in (TOKENS[:, :FIRST], TOKENS[:, FIRST:])]
   assert distance(together, jnp.concatenate(alone, 1)) < 1e-6
-  assert distance(together[:, FIRST:], logits_of(config, params, TOKENS)[:, FIRST:]) > 0.05  # else nothing was masked
+  unmasked = logits_of(config, params, TOKENS)
+  assert distance(together[:, FIRST:], unmasked[:, FIRST:]) > 0.05
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_each_document_of_a_window_has_the_logits_it_has_alone(kernel, changes):
     pytest.param({'parallel': True, 'remat': True}, marks=pytest.mark.slow),
   ],
 )
-def test_nothing_crosses_a_boundary_to_the_bit(kernel, changes):
+def test_no_gradient_crosses_a_document_boundary(kernel, changes):
   config = tiny(**({'vocab_size': LENGTH} | changes))
   params = model_params(config)
 
@@ -81,13 +80,13 @@ def test_nothing_crosses_a_boundary_to_the_bit(kernel, changes):
 
     return jnp.sum(jnp.abs(jax.jacrev(logits)(table)), -1)  # (position, token): each token is at one position
 
-  seen = np.asarray(gradient(params['embedding']['token'], DOCUMENTS)) > 0
+  depends = np.asarray(gradient(params['embedding']['token'], DOCUMENTS)) > 0
   same = np.asarray(DOCUMENTS[0][:, None] == DOCUMENTS[0])
-  np.testing.assert_array_equal(seen, same if not config.causal else same & np.tri(LENGTH, dtype=bool))
+  np.testing.assert_array_equal(depends, same if not config.causal else same & np.tri(LENGTH, dtype=bool))
 
 
-def test_positions_are_those_of_the_window(kernel):
-  """A learned or sinusoidal vector is that of the place in the window: the second document is not as it is alone."""
+def test_positions_count_from_the_start_of_the_sequence(kernel):
+  """So with learned positions the second document has other logits than by itself."""
   config = tiny(position='learned')
   params = model_params(config)
   together = logits_of(config, params, TOKENS, DOCUMENTS)
@@ -96,8 +95,8 @@ def test_positions_are_those_of_the_window(kernel):
   assert distance(together[:, FIRST:], second) > 0.05
 
 
-def by_hand(q, k, v, documents, causal):
-  """A query at a time, over the keys it may see."""
+def reference_attention(q, k, v, documents, causal):
+  """One query at a time, over the keys it may attend to."""
   out = np.zeros(q.shape)
   for b, t, h in np.ndindex(q.shape[:3]):
     keys = [s for s in range(t + 1 if causal else q.shape[1]) if documents[b, s] == documents[b, t]]
@@ -109,37 +108,36 @@ def by_hand(q, k, v, documents, causal):
 def operands(shape):
   rng = np.random.default_rng(0)
   documents = np.sort(rng.integers(4, size=shape[:2]), 1)
-  documents[0] = rng.integers(3, size=shape[1])  # nothing says that a document is in one piece
+  documents[0] = rng.integers(3, size=shape[1])  # a document need not be contiguous
   return [jnp.asarray(2 * rng.normal(size=shape), jnp.float32) for _ in range(3)], jnp.asarray(documents, jnp.int32)
 
 
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('shape', [(2, 9, 2, 4), (2, 130, 2, 4)])
-def test_every_form_by_hand(shape, causal):
+def test_every_implementation_matches_the_reference(shape, causal):
   qkv, documents = operands(shape)
-  expected = by_hand(*(np.asarray(x, np.float64) for x in qkv), np.asarray(documents), causal)
-  for form, out in quick_jit(lambda *qkv: {name: f(*qkv, causal, documents) for name, f in FORMS.items()})(
-    *qkv
-  ).items():
-    assert distance(out, expected) < 2e-6, form
+  expected = reference_attention(*(np.asarray(x, np.float64) for x in qkv), np.asarray(documents), causal)
+  outputs = quick_jit(lambda *qkv: {name: f(*qkv, causal, documents) for name, f in IMPLEMENTATIONS.items()})(*qkv)
+  for name, out in outputs.items():
+    assert distance(out, expected) < 2e-6, name
 
 
 @pytest.mark.parametrize('causal', [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_gradients_of_every_form(causal):
+def test_gradients_of_every_implementation(causal):
   qkv, documents = operands((2, 130, 2, 4))
-  seed = jnp.cos(jnp.arange(qkv[0].size).reshape(qkv[0].shape))
+  cotangent = jnp.cos(jnp.arange(qkv[0].size).reshape(qkv[0].shape))
 
-  def gradients(form):
-    return jax.grad(lambda qkv: jnp.sum(seed * form(*qkv, causal, documents)))(qkv)
+  def gradients(f):
+    return jax.grad(lambda qkv: jnp.sum(cotangent * f(*qkv, causal, documents)))(qkv)
 
-  found = quick_jit(lambda: {name: gradients(form) for name, form in FORMS.items()})()
+  found = quick_jit(lambda: {name: gradients(f) for name, f in IMPLEMENTATIONS.items()})()
   for name in ('blocked', 'xla'):
     assert all(distance(f, p) < 1e-5 for f, p in zip(found[name], found['plain'], strict=True)), name
 
 
-def test_entropy_and_largest_logit_over_what_is_seen():
+def test_attention_statistics_within_documents():
   (q, k, _), documents = operands((2, 70, 2, 4))  # two blocks of queries
-  entropy_H, largest_H = quick_jit(lambda q, k: attention_statistics(q, k, True, documents))(q, k)
+  stats = quick_jit(lambda q, k: attention_statistics(q, k, True, documents))(q, k)
   q, k, documents = (np.asarray(x) for x in (q, k, documents))
   entropies, largest = np.zeros((2, 70, 2)), np.full(2, -np.inf)
   for b, t, h in np.ndindex(2, 70, 2):
@@ -147,11 +145,11 @@ def test_entropy_and_largest_logit_over_what_is_seen():
     logits = k[b, keys, h].astype(float) @ q[b, t, h] / 2
     weights = reference.softmax(logits)
     entropies[b, t, h], largest[h] = -np.sum(weights * np.log(weights)), max(largest[h], logits.max())
-  np.testing.assert_allclose(entropy_H, entropies.mean((0, 1)), rtol=1e-5)
-  np.testing.assert_allclose(largest_H, largest, rtol=1e-5)
+  np.testing.assert_allclose(stats['mean']['attention_entropy'], entropies.mean((0, 1)), rtol=1e-5)
+  np.testing.assert_allclose(stats['max']['largest_logit'], largest, rtol=1e-5)
 
 
-def test_however_the_stack_is_run():
+def test_scan_unrolled_remat_and_vmap_agree():
   config = tiny()
   params = model_params(config)
   tokens, documents = jnp.concatenate([TOKENS, TOKENS[:, ::-1]]), jnp.concatenate([DOCUMENTS, 0 * DOCUMENTS])
@@ -168,7 +166,7 @@ def test_however_the_stack_is_run():
     return run(tokens, taps, documents_BT=documents)[0]
 
   def mapped(run, taps):
-    one = lambda tokens, documents: run(tokens[None], taps, documents_BT=documents[None], observe=True)[0][0]  # noqa: E731
+    one = lambda tokens, documents: run(tokens[None], taps, documents_BT=documents[None], full_stats=True)[0][0]  # noqa: E731
     return jax.vmap(one)(tokens, documents)
 
   scanned = run(at_once)

@@ -17,18 +17,18 @@ def by_path(tree) -> dict:
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(configs())
-def test_every_parameter_has_a_row(config):
+def test_the_table_has_a_row_for_every_parameter(config):
   for path, leaf in by_path(param_shapes(config)).items():
     source = distribution(config, path, leaf.shape[1:] if path.startswith('blocks/') else leaf.shape)
     assert isinstance(source, Constant) == path.endswith(('gain', 'bias', '_scale'))
 
 
-def test_a_parameter_without_a_row_is_an_error():
+def test_a_parameter_that_the_table_lacks_is_an_error():
   with pytest.raises(KeyError, match='blocks/attention/sink'):
     distribution(tiny(), 'blocks/attention/sink', (8,))
 
 
-# Widths that all differ, and large enough that a standard deviation shows in one layer.
+# Widths that all differ, large enough to estimate a standard deviation from one layer.
 SIZES = {
   'vocab_size': 200, 'num_layers': 3, 'd_model': 48, 'num_heads': 4, 'num_kv_heads': 2, 'head_dim': 16, 'd_ff': 80,
   'num_positions': 40, 'position': 'learned', 'use_bias': True, 'norm': 'layer', 'qk_norm': True,
@@ -52,7 +52,7 @@ SCHEMES = {
 
 
 def expected_deviations(scheme, depth, placement):
-  """The standard deviation of each drawn parameter, from DeepNorm's and GPT-2's papers and Glorot's rule by hand."""
+  """The standard deviation of each random parameter, by the papers on DeepNorm and GPT-2 and Glorot's rule."""
   deviations = {
     'embedding/token': 0.02 if scheme == 'gpt2' else 1.0,
     'embedding/position': 0.01 if scheme == 'gpt2' else 0.1,
@@ -71,7 +71,7 @@ def expected_deviations(scheme, depth, placement):
 @pytest.mark.parametrize('placement', ['pre', 'post', 'sandwich', 'deepnorm', 'none'])
 @pytest.mark.parametrize('depth', [True, False])
 @pytest.mark.parametrize('scheme', SCHEMES)
-def test_the_table_by_hand(scheme, depth, placement):
+def test_the_table_matches_the_papers(scheme, depth, placement):
   config = ModelConfig(init=scheme, init_depth_scale=depth, norm_placement=placement, **SIZES)
   sources = {
     path: distribution(config, path, leaf.shape[path.startswith('blocks/') :])
@@ -87,7 +87,7 @@ def test_the_table_by_hand(scheme, depth, placement):
 @pytest.mark.parametrize(
   ('scheme', 'depth', 'placement'), [('fan_in', True, 'pre'), ('xavier', True, 'deepnorm'), ('gpt2', False, 'pre')]
 )
-def test_every_layer_has_the_standard_deviation_of_the_table(scheme, depth, placement):
+def test_drawn_values_have_the_standard_deviation_of_the_table(scheme, depth, placement):
   config = ModelConfig(init=scheme, init_depth_scale=depth, norm_placement=placement, **SIZES)
   params = by_path(quick_jit(functools.partial(init, config))(jax.random.key(0)))
   expected = expected_deviations(scheme, depth, placement)
@@ -106,7 +106,7 @@ def test_every_layer_has_the_standard_deviation_of_the_table(scheme, depth, plac
 
 
 def square(**changes):
-  """A config whose kernels all have one shape, so that nothing but the path tells them apart."""
+  """A config whose kernels all have the same shape, so that only their paths differ."""
   return ModelConfig(**({'vocab_size': 8, 'num_layers': 2, 'd_model': 8, 'd_ff': 8, 'num_heads': 2} | changes))
 
 
@@ -133,7 +133,7 @@ VARIANTS = [
 @pytest.mark.parametrize(
   'changes', [pytest.param(changes, marks=[pytest.mark.slow] * (k % 5 > 0)) for k, changes in enumerate(VARIANTS)]
 )
-def test_variants_start_from_the_same_numbers(changes):
+def test_variants_share_initial_values(changes):
   baseline, variant = values(square()), values(square(**changes))
   shared = baseline.keys() & variant.keys()
   assert len(shared) >= len(baseline) - 3
@@ -141,14 +141,14 @@ def test_variants_start_from_the_same_numbers(changes):
     np.testing.assert_array_equal(variant[path], baseline[path], err_msg=path)
 
 
-def test_deepnorm_starts_from_the_same_numbers_up_to_its_scale():
+def test_deepnorm_shares_initial_values_up_to_its_scale():
   baseline, deepnorm = values(square(init_depth_scale=False)), values(square(norm_placement='deepnorm'))
   for path in deepnorm.keys() & baseline.keys():
     name = path.removeprefix('blocks/').removesuffix('/kernel')
     np.testing.assert_allclose(deepnorm[path], baseline[path] * (0.5 if name in DEEPNORM else 1.0), rtol=1e-6)
 
 
-def test_a_deeper_model_starts_with_the_layers_of_a_shallower():
+def test_a_deeper_model_starts_with_the_layers_of_a_shallower_one():
   for depth in (False, True):
     shallow, deep = (values(square(num_layers=layers, init_depth_scale=depth)) for layers in (2, 4))
     for path, value in shallow.items():
@@ -159,8 +159,8 @@ def test_a_deeper_model_starts_with_the_layers_of_a_shallower():
         np.testing.assert_array_equal(first, value, err_msg=path)
 
 
-def test_jit_changes_nothing():
-  config = square()  # its standard deviations are no powers of two, which would multiply without rounding
+def test_jitted_and_eager_values_are_identical():
+  config = square()  # standard deviations that are no powers of two: multiplying by those would not round
   shapes = param_shapes(config)
   some = {'head': shapes['head'], 'blocks': {'attention': {'output': shapes['blocks']['attention']['output']}}}
   draw = functools.partial(initial_values, config, some)
@@ -170,7 +170,7 @@ def test_jit_changes_nothing():
     np.testing.assert_array_equal(value, eager[path], err_msg=path)
 
 
-def test_paths_layers_and_seeds_differ():
+def test_values_differ_by_path_layer_and_seed():
   drawn = []
   for seed in (0, 1):
     for path, value in values(square(init='gpt2', init_depth_scale=False), seed).items():
@@ -180,7 +180,7 @@ def test_paths_layers_and_seeds_differ():
   assert len(drawn) == len(set(drawn)) == 2 * (2 * 7 + 2)
 
 
-def test_deepnorm_constant():
+def test_deepnorm_kernel_scale():
   config = tiny(norm_placement='deepnorm', num_layers=12)
   assert depth_scale(config, 'blocks/feed_forward/up/kernel') == pytest.approx(0.3195, abs=5e-5)
   assert depth_scale(config, 'blocks/attention/query/kernel') == 1

@@ -7,7 +7,7 @@ import numpy_reference as reference
 import pytest
 from tiny_models import float64, model_params, quick_jit, random_stream, tiny, with_zero_branches
 
-from model.feed_forward import ACTIVATIONS
+from model.activations import ACTIVATIONS
 from model.residual import fork
 from model.transformer import apply, zero_taps
 
@@ -15,8 +15,8 @@ LENGTH = 3
 TOKENS = jnp.array([[3, 1, 4], [1, 5, 9]])
 WEIGHTS_BTV = np.random.default_rng(7).normal(size=(2, LENGTH, 11)).astype(np.float32)
 
-# Each placement, and each switch that changes how the two paths meet.
-SPLIT = {
+# Each norm placement, and each switch that changes how the skip path and the branch combine.
+CONFIGS = {
   **{name: {'norm_placement': name} for name in ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')},
   'pre-half': {'attention_residual': 0.5, 'feed_forward_residual': 0.9},
   'pre-zero': {'attention_residual': 0.0, 'feed_forward_residual': 0.0},
@@ -33,12 +33,12 @@ SPLIT = {
 
 
 def position_taps(config):
-  """Taps that keep positions apart."""
+  """Taps that keep positions separate."""
   return zero_taps(config, LENGTH)
 
 
 def measured(config, params, taps, weight=1.0):
-  """The gradient of a random weighing of the logits with respect to the taps."""
+  """The gradient of a random linear function of the logits with respect to the taps."""
 
   def loss(taps):
     return jnp.sum(weight * WEIGHTS_BTV * apply(config, params, TOKENS, taps)[0])
@@ -47,9 +47,9 @@ def measured(config, params, taps, weight=1.0):
 
 
 def perturbed(config, params, step=1e-5):
-  """The gradients themselves, by nudging each number on each path of the NumPy model: central differences, float64.
+  """The gradients on each path of the NumPy model, by central differences in every coordinate, float64.
 
-  Each nudge has a copy of the two sequences of its own, and all copies run as one batch.
+  Each nudge has its own copy of the two sequences, and all copies run as one batch.
 
   Returns:
     (layer, sublayer, path, B, T, D), and that of the stack's output, (B, T, D).
@@ -66,9 +66,9 @@ def perturbed(config, params, step=1e-5):
   return gradients[:-1].reshape(config.num_layers, 2, 2, *gradients.shape[1:]), gradients[-1]
 
 
-@pytest.mark.parametrize('name', SPLIT)
+@pytest.mark.parametrize('name', CONFIGS)
 def test_taps_against_brute_force_perturbation(name):
-  config = tiny(d_model=4, d_ff=6, **SPLIT[name])
+  config = tiny(d_model=4, d_ff=6, **CONFIGS[name])
   params = model_params(config)
   taps = quick_jit(functools.partial(measured, config))(params, position_taps(config))
   blocks, output = perturbed(config, params)
@@ -80,13 +80,13 @@ def test_taps_against_brute_force_perturbation(name):
   np.testing.assert_allclose(taps['output'][:, 0], (output**2).sum((0, 2)), rtol=1e-4)
   np.testing.assert_array_equal(taps['output'][:, 1:], 0)
   for s, scale in enumerate((config.attention_residual, config.feed_forward_residual)):
-    nothing = scale == 0 and not (config.parallel and s == 0)  # there the other branch hangs on the skip path
+    nothing = scale == 0 and not (config.parallel and s == 0)  # there the other branch depends on the skip path
     assert (np.asarray(taps['blocks'][:, s, :, 0]) == 0).all() == nothing
     assert (np.asarray(taps['blocks'][:, s, :, 2]) == 0).all() == nothing
 
 
 @functools.cache
-def split_of_baseline():
+def baseline_split():
   config = tiny()
   params = model_params(config)
   return config, params, quick_jit(functools.partial(measured, config))(params, position_taps(config))
@@ -101,21 +101,21 @@ def summed(taps):
   return jax.tree.map(lambda tap: tap.sum(-2), taps)
 
 
-def test_plain_taps_sum_over_positions():
-  config, params, expected = split_of_baseline()
+def test_taps_without_positions_sum_over_them():
+  config, params, expected = baseline_split()
   taps = quick_jit(functools.partial(measured, config))(params, zero_taps(config))
   assert (taps['blocks'].shape, taps['output'].shape) == ((2, 2, 3), (3,))
   assert_same_split(taps, summed(expected))
 
 
 @pytest.mark.parametrize('changes', [{'remat': True}, {'remat': True, 'unroll': 2}], ids=str)
-def test_taps_do_not_depend_on_how_the_stack_is_run(changes):
-  _, params, expected = split_of_baseline()
+def test_taps_agree_under_remat_and_unrolling(changes):
+  _, params, expected = baseline_split()
   assert_same_split(quick_jit(functools.partial(measured, tiny(**changes)))(params, position_taps(tiny())), expected)
 
 
 def test_taps_under_vmap():
-  config, params, expected = split_of_baseline()
+  config, params, expected = baseline_split()
   taps = jax.tree.map(lambda tap: jnp.stack([tap, tap]), position_taps(config))
   mapped = quick_jit(jax.vmap(functools.partial(measured, config, params)))(taps, jnp.array([1.0, 3.0]))
   for index, factor in enumerate((1, 9)):
@@ -123,7 +123,7 @@ def test_taps_under_vmap():
 
 
 @pytest.mark.parametrize(('placement', 'scales'), [('pre', (1.0, 1.0)), ('pre', (0.5, 0.9)), ('none', (1.0, 0.5))])
-def test_the_total_that_enters_a_sublayer_came_down_the_skip_path_of_the_one_before(placement, scales):
+def test_the_skip_gradient_is_the_scaled_total_at_the_next_sublayer(placement, scales):
   config = tiny(norm_placement=placement, attention_residual=scales[0], feed_forward_residual=scales[1])
   params = model_params(config)
   taps = float64(quick_jit(functools.partial(measured, config))(params, zero_taps(config)))
@@ -136,13 +136,13 @@ def test_the_total_that_enters_a_sublayer_came_down_the_skip_path_of_the_one_bef
   ('placement', 'a'),
   [('pre', 1.0), ('pre', 0.5), ('pre', 0.0), ('pre', 0.9), ('sandwich', 0.5), ('none', 0.5)],
 )
-def test_with_branches_at_zero_the_skip_path_scales_the_gradient(placement, a):
+def test_with_zero_branches_the_residual_scale_scales_the_gradient(placement, a):
   """He et al. 2016, section 3: a^(2L) over the 2 L sublayers of L blocks."""
   config = tiny(norm_placement=placement, attention_residual=a, feed_forward_residual=a, num_layers=6)
   params = with_zero_branches(model_params(config))
   taps = quick_jit(functools.partial(measured, config))(params, zero_taps(config))
   np.testing.assert_array_equal(taps['blocks'][..., 1:], 0)
-  squares = np.append(taps['blocks'][..., 0], taps['output'][0])  # what each sublayer passes down
+  squares = np.append(taps['blocks'][..., 0], taps['output'][0])  # at the input of each sublayer and at the output
   assert squares[-1] > 0
   if a == 0.9:
     np.testing.assert_allclose(np.sqrt(squares[0] / squares[-1]), 0.9**12, rtol=1e-6)
@@ -150,7 +150,7 @@ def test_with_branches_at_zero_the_skip_path_scales_the_gradient(placement, a):
     np.testing.assert_array_equal(squares, squares[-1] * a ** (2 * np.arange(12, -1, -1)))
 
 
-def test_the_fork_alone():
+def test_fork_by_itself():
   x, _ = random_stream(2, 5, 8)
   (skip, branch), pull = jax.vjp(fork, x, jnp.full(3, jnp.nan))  # the values of a tap are not read
   np.testing.assert_array_equal(skip, x)
@@ -159,11 +159,11 @@ def test_the_fork_alone():
   to_x, to_tap = pull((g, h))
   np.testing.assert_array_equal(to_x, g + h)
   np.testing.assert_allclose(to_tap, [(exact_g**2).sum(), (exact_h**2).sum(), (exact_g * exact_h).sum()], rtol=1e-5)
-  apart = jax.vjp(fork, x, jnp.zeros((5, 3)))[1]((g, h))[1]
-  np.testing.assert_allclose(apart[:, 2], (exact_g * exact_h).sum((0, 2)), rtol=1e-4)
+  by_position = jax.vjp(fork, x, jnp.zeros((5, 3)))[1]((g, h))[1]
+  np.testing.assert_allclose(by_position[:, 2], (exact_g * exact_h).sum((0, 2)), rtol=1e-4)
 
 
-def test_the_fork_measures_bfloat16_gradients_in_float32():
+def test_fork_measures_bfloat16_gradients_in_float32():
   x = random_stream(4, 16, 64)[0].astype(jnp.bfloat16)
   to_x, to_tap = jax.vjp(fork, x, jnp.zeros(3))[1]((x, x))
   assert (to_x.dtype, to_tap.dtype) == (jnp.bfloat16, jnp.float32)

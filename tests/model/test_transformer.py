@@ -9,6 +9,7 @@ import pytest
 from tiny_models import ATTENTION_SETTINGS, distance, float64, model_params, quick_jit, tiny
 
 from model.config import ModelConfig
+from model.counts import num_parameters
 from model.transformer import apply, init, param_shapes, zero_taps
 
 TOKENS = jnp.array([[3, 1, 4, 1, 5, 9, 2], [6, 5, 3, 5, 8, 9, 7]])
@@ -18,7 +19,7 @@ def logits_of(config, params, tokens=TOKENS, key=None):
   return quick_jit(lambda params, key: apply(config, params, tokens, dropout_key=key)[0])(params, key)
 
 
-WHOLE = {
+MODELS = {
   'pre': {},
   'post': {'norm_placement': 'post', 'norm': 'layer', 'use_bias': True, 'feed_forward': 'gelu'},
   'sandwich': {'norm_placement': 'sandwich', 'embedding_norm': True, 'position': 'learned', 'tie_embeddings': True},
@@ -32,9 +33,9 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize('name', WHOLE)
-def test_the_whole_model_by_hand(name):
-  config = tiny(**WHOLE[name])
+@pytest.mark.parametrize('name', MODELS)
+def test_the_model_matches_the_reference(name):
+  config = tiny(**MODELS[name])
   params = model_params(config)
   logits, stats = quick_jit(functools.partial(apply, config))(params, TOKENS)
   assert distance(logits, reference.transformer(float64(params), np.asarray(TOKENS), config)) < 5e-6
@@ -56,11 +57,11 @@ def test_scan_unrolled_and_remat_agree(placement):
 
   def run(**changes):
     def loss(params, taps):
-      logits, stats = apply(dataclasses.replace(config, **changes), params, TOKENS, taps, observe=True)
+      logits, stats = apply(dataclasses.replace(config, **changes), params, TOKENS, taps, full_stats=True)
       return jnp.sum(weights_BTV * logits), (logits, stats)
 
-    (_, seen), gradients = quick_jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(params, zero_taps(config))
-    return *seen, *gradients
+    (_, aux), gradients = quick_jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(params, zero_taps(config))
+    return *aux, *gradients
 
   scanned = run()
   for changes in ({'unroll': 99}, {'remat': True}):
@@ -69,43 +70,44 @@ def test_scan_unrolled_and_remat_agree(placement):
 
 @functools.cache
 def influence(length=66, **changes):
-  """|d logits[t] / d embedding[s]|, (t, s): every position has a token of its own, hence a row of the table."""
+  """|d logits[t] / d embedding[s]|, (t, s); every position has its own token, hence its own row of the table."""
   config = tiny(vocab_size=length, num_positions=length, **changes)
   params = model_params(config)
   weights_V = np.random.default_rng(1).normal(size=length).astype(np.float32)
 
-  def weighed(table):
+  def weighted_logits(table):
     changed = params | {'embedding': params['embedding'] | {'token': table}}
     key = jax.random.key(0) if config.dropout else None
     return apply(config, changed, jnp.arange(length)[None], dropout_key=key)[0][0] @ weights_V
 
-  return np.abs(quick_jit(jax.jacrev(weighed))(params['embedding']['token'])).sum(-1)
+  return np.abs(quick_jit(jax.jacrev(weighted_logits))(params['embedding']['token'])).sum(-1)
 
 
 @pytest.mark.parametrize('setting', [*ATTENTION_SETTINGS, 'dropout', 'parallel', 'post'])
-def test_nothing_depends_on_a_later_position(setting):
+def test_logits_depend_on_no_later_position(setting):
   others = {'dropout': {'dropout': 0.1}, 'parallel': {'parallel': True}, 'post': {'norm_placement': 'post'}}
-  seen = influence(**(ATTENTION_SETTINGS | others)[setting])  # 66 positions: two blocks of queries
-  np.testing.assert_array_equal(np.triu(seen, 1), 0)
-  assert (seen[np.tri(66, dtype=bool)] > 0).mean() > 0.99
+  matrix = influence(**(ATTENTION_SETTINGS | others)[setting])  # 66 positions: two blocks of queries
+  np.testing.assert_array_equal(np.triu(matrix, 1), 0)
+  assert (matrix[np.tri(66, dtype=bool)] > 0).mean() > 0.99
 
 
 @pytest.mark.parametrize('length', [7, 66])
-def test_without_the_mask_everything_depends_on_everything(length):
+def test_without_a_causal_mask_logits_depend_on_every_position(length):
   assert (influence(length, causal=False) > 0).mean() > 0.99
 
 
-def test_in_bfloat16_logits_are_float32_and_close():
+def test_logits_in_bfloat16_are_float32_and_close():
   config = tiny(dtype='bfloat16')
   assert {leaf.dtype for leaf in jax.tree.leaves(param_shapes(config))} == {jnp.dtype('float32')}
   params = model_params(config)
-  logits = apply(config, params, TOKENS)[0]  # not jitted: a compiler may leave out a rounding
+  logits = apply(config, params, TOKENS)[0]  # not jitted: XLA may skip a rounding
   assert logits.dtype == jnp.float32
   assert 1e-4 < distance(logits, logits_of(tiny(), params)) < 3e-2
-  assert (np.asarray(logits.astype(jnp.bfloat16), np.float32) != np.asarray(logits)).any()  # nor rounded at the end
+  rounded = np.asarray(logits.astype(jnp.bfloat16), np.float32)
+  assert (rounded != np.asarray(logits)).any()  # the product accumulates in float32
 
 
-def test_a_sequence_longer_than_the_position_table_is_an_error():
+def test_a_sequence_beyond_the_learned_positions_is_an_error():
   config = tiny(position='learned', num_positions=6)
   params = model_params(config)
   assert jax.eval_shape(functools.partial(apply, config), params, TOKENS[:, :6])[0].shape == (2, 6, 11)
@@ -114,35 +116,35 @@ def test_a_sequence_longer_than_the_position_table_is_an_error():
 
 
 @pytest.mark.parametrize('scheme', ['fan_in', 'gpt2'])
-def test_tied_logits_start_as_large_as_untied(scheme):
+def test_tied_and_untied_logits_start_at_the_same_size(scheme):
   config = ModelConfig(vocab_size=2048, num_layers=1, d_model=16, num_heads=2, init=scheme)
   tokens = jnp.arange(256).reshape(4, 64)
   sizes = []
   for tied in (False, True):
     config = dataclasses.replace(config, tie_embeddings=tied)
     logits = quick_jit(lambda key, config=config: apply(config, init(config, key), tokens)[0])(jax.random.key(0))
-    own = jnp.arange(2048) == tokens[..., None]  # a tied token resembles itself
+    own = jnp.arange(2048) == tokens[..., None]  # with a tied head, the logit of the input token is large
     sizes.append(float(logits[~own].std()))
   np.testing.assert_allclose(sizes, (1.0 if scheme == 'fan_in' else 0.02 * 4) * np.ones(2), rtol=0.05)
 
 
-def test_the_gradient_of_a_tied_table_comes_from_both_ends():
+def test_the_gradient_of_a_tied_table_sums_embedding_and_head():
   tied, untied = tiny(tie_embeddings=True), tiny()
   params = model_params(tied)
   table = params['embedding']['token']
-  apart = params | {'head': {'kernel': table.T * 8**-0.5}}
+  untied_params = params | {'head': {'kernel': table.T * 8**-0.5}}
   weights_BTV = np.random.default_rng(1).normal(size=(*TOKENS.shape, 11)).astype(np.float32)
 
   def gradient(config, params):
     return quick_jit(jax.grad(lambda params: jnp.sum(weights_BTV * apply(config, params, TOKENS)[0])))(params)
 
-  one, other = gradient(tied, params), gradient(untied, apart)
-  ends = other['embedding']['token'], other['head']['kernel'].T * 8**-0.5
-  assert distance(one['embedding']['token'], ends[0] + ends[1]) < 1e-5
-  assert all(np.abs(end).max() > 0.1 for end in ends)
+  total, parts = gradient(tied, params), gradient(untied, untied_params)
+  embedding, head = parts['embedding']['token'], parts['head']['kernel'].T * 8**-0.5
+  assert distance(total['embedding']['token'], embedding + head) < 1e-5
+  assert all(np.abs(part).max() > 0.1 for part in (embedding, head))
 
 
-def test_dropout_only_with_a_key():
+def test_dropout_needs_a_key():
   config = tiny(dropout=0.3)
   params = model_params(config)
   run = quick_jit(lambda params, key: apply(config, params, TOKENS, dropout_key=key)[0])
@@ -151,10 +153,11 @@ def test_dropout_only_with_a_key():
   outs = [np.asarray(run(params, jax.random.key(seed))) for seed in (0, 1, 0)]
   np.testing.assert_array_equal(outs[0], outs[2])
   assert min(distance(outs[0], plain), distance(outs[1], plain), distance(outs[0], outs[1])) > 0.05
-  np.testing.assert_array_equal(logits_of(tiny(), params, key=jax.random.key(0)), plain)  # no share, no dropout
+  without_dropout = logits_of(tiny(), params, key=jax.random.key(0))
+  np.testing.assert_array_equal(without_dropout, plain)
 
 
-def test_each_layer_and_each_place_drops_for_itself(monkeypatch):
+def test_dropout_masks_differ_by_layer_and_place(monkeypatch):
   keys, real = [], jax.random.bernoulli
 
   def spy(key, p, shape):
@@ -168,7 +171,7 @@ def test_each_layer_and_each_place_drops_for_itself(monkeypatch):
   assert len(keys) == len(set(keys)) == 9
 
 
-# A value that is not the default, with what it needs, for each field; what must differ from the tiny baseline.
+# For each field a value other than the default, with the switches that it requires.
 SWITCHES = {
   'vocab_size': {'vocab_size': 12},
   'num_layers': {'num_layers': 3},
@@ -198,25 +201,25 @@ SWITCHES = {
   'remat': {'remat': True},
   'unroll': {'unroll': 2},
 }
-HOW = {'remat', 'unroll'}  # change how the model runs, and nothing that comes out
-START = {'init', 'init_depth_scale'}  # change the initial values alone
+EXECUTION = {'remat', 'unroll'}  # change the program, not its results
+INITIAL = {'init', 'init_depth_scale'}  # change the initial values alone
 
 
-def test_every_field_is_a_switch_of_the_test():
+def test_the_switches_cover_every_field():
   assert set(SWITCHES) == {field.name for field in dataclasses.fields(ModelConfig)}
 
 
 @pytest.mark.parametrize('field', SWITCHES)
-def test_every_switch_changes_something(field):
+def test_every_switch_has_an_effect(field):
   base = tiny(**({'position': 'learned'} if field == 'num_positions' else {}))
   config = dataclasses.replace(base, **SWITCHES[field])
   assert getattr(config, field) != getattr(base, field)
-  if field in START:
+  if field in INITIAL:
     draws = [quick_jit(functools.partial(init, c))(jax.random.key(0)) for c in (base, config)]
     assert distance(draws[0]['blocks'], draws[1]['blocks']) > 0.05
     return
   same_tree = param_shapes(config) == param_shapes(base)
-  if field in HOW:
+  if field in EXECUTION:
     programs = [str(jax.make_jaxpr(functools.partial(apply, c))(model_params(c), TOKENS)) for c in (base, config)]
     assert same_tree
     assert programs[0] != programs[1]
@@ -224,4 +227,4 @@ def test_every_switch_changes_something(field):
     logits = [logits_of(c, model_params(c), key=jax.random.key(0)) for c in (base, config)]
     assert distance(*logits) > 1e-3
   else:
-    assert config.num_parameters != base.num_parameters or field == 'num_heads'
+    assert num_parameters(config) != num_parameters(base) or field == 'num_heads'

@@ -1,7 +1,8 @@
-"""What the tests of the model share: a tiny config, random parameters that no initialisation chose, a distance."""
+"""Shared by the tests of the model: tiny configs, random parameters, and a distance between arrays."""
 
 import dataclasses
 import functools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from model import config as config_module
 from model.config import ModelConfig
 from model.transformer import param_shapes
 
-# These tests run each of their many programs once: compile them fast, not well.
+# Each of the many programs in these tests runs once: compile quickly rather than well.
 quick_jit = functools.partial(
   jax.jit,
   compiler_options={
@@ -25,7 +26,7 @@ quick_jit = functools.partial(
 
 
 def tiny(**changes) -> ModelConfig:
-  """The smallest config in which no two widths are equal."""
+  """The smallest config in which all widths differ."""
   sizes = {'vocab_size': 11, 'num_layers': 2, 'd_model': 8, 'num_heads': 2, 'd_ff': 12, 'num_positions': 10}
   return ModelConfig(**(sizes | changes))
 
@@ -80,7 +81,7 @@ def random_stream(*shape: int, seed: int = 0):
 
 
 def distance(actual, expected) -> float:
-  """The norm of the difference over the norm of what was expected, over all arrays of two trees."""
+  """The norm of the difference relative to the norm of `expected`, over all arrays of two trees."""
   difference = size = 0.0
   for a, e in zip(jax.tree.leaves(float64(actual)), jax.tree.leaves(float64(expected)), strict=True):
     assert a.shape == e.shape
@@ -89,13 +90,13 @@ def distance(actual, expected) -> float:
   return float(np.sqrt(difference / size))
 
 
-# Every way to set attention up, and what it changes.
+# Every configuration of attention, as changes to the tiny config.
 ATTENTION_SETTINGS = {
   'multi_head': {},
   'one_head': {'num_heads': 1},
   'grouped': {'num_heads': 4, 'num_kv_heads': 2},
   'multi_query': {'num_heads': 4, 'num_kv_heads': 1},
-  'head_dim_apart': {'num_heads': 3, 'head_dim': 6},
+  'explicit_head_dim': {'num_heads': 3, 'head_dim': 6},
   'qk_norm': {'qk_norm': True, 'num_heads': 4, 'num_kv_heads': 2},
   'qk_layer_norm': {'qk_norm': True, 'norm': 'layer', 'use_bias': True},
   'bias': {'use_bias': True},
@@ -105,13 +106,13 @@ ATTENTION_SETTINGS = {
 }
 
 
-def choices(kind):
-  return st.sampled_from(kind.__args__)
+def choices(literal):
+  return st.sampled_from(typing.get_args(literal))
 
 
 @st.composite
 def configs(draw):
-  """Every switch drawn freely; what is refused is drawn again."""
+  """Valid configs, every switch drawn at random."""
   flags = ('rezero', 'parallel', 'qk_norm', 'causal', 'embedding_norm', 'tie_embeddings', 'use_bias')
   fields = {name: draw(st.booleans()) for name in (*flags, 'init_depth_scale', 'remat')}
   fields |= {
@@ -123,9 +124,9 @@ def configs(draw):
     'head_dim': draw(st.sampled_from([0, 2, 6])),
     'd_ff': draw(st.sampled_from([0, 7])),
     'num_positions': draw(st.integers(1, 9)),
-    'norm': draw(choices(config_module.Norm)),
+    'norm': draw(choices(config_module.NormName)),
     'norm_placement': draw(choices(config_module.NormPlacement)),
-    'feed_forward': draw(choices(config_module.FeedForward)),
+    'feed_forward': draw(choices(config_module.FeedForwardName)),
     'position': draw(choices(config_module.Position)),
     'init': draw(choices(config_module.Init)),
     'dtype': draw(choices(config_module.DType)),
@@ -133,7 +134,7 @@ def configs(draw):
     'feed_forward_residual': draw(st.sampled_from([1.0, 1.0, 0.0])),
     'dropout': draw(st.sampled_from([0.0, 0.5])),
   }
-  if fields['norm_placement'] != 'pre':  # else three of four draws are refused
+  if fields['norm_placement'] != 'pre':  # otherwise three of four draws would be invalid
     fields['parallel'] = False
     fields['rezero'] &= fields['norm_placement'] == 'none'
   if fields['parallel'] or fields['norm_placement'] == 'deepnorm':

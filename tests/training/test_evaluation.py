@@ -9,6 +9,7 @@ import pytest
 
 import model
 from model.config import ModelConfig
+from model.counts import flops_per_token
 from training import evaluation
 from training.config import Config, DataConfig, RunConfig
 from training.data.corpus import Segment
@@ -182,7 +183,7 @@ def test_the_result_of_a_run():
     'test_bits_per_byte': pytest.approx(1.5 / math.log(2) / 4),
     'unigram_entropy': pytest.approx(entropy_by_hand(validation)),
     'parameters': sum(leaf.size for leaf in jax.tree.leaves(compiled()[2])),
-    'flops_per_token': CONFIG.model.flops_per_token(8), 'final_evaluation_tokens': 524_288,
+    'flops_per_token': flops_per_token(CONFIG.model, 8), 'final_evaluation_tokens': 524_288,
     'val_tokens': 10, 'val_tokens_of': 10, 'test_tokens': 10, 'test_tokens_of': 10,
     'text_checksum': 'c' * 64,
   }  # fmt: skip

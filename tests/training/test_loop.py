@@ -22,6 +22,7 @@ from quick_runs import (
 )
 
 import model
+from model.counts import flops_per_token, num_parameters
 from training import loop
 from training.config import Config
 from training.data.loading import load_for, train_batches
@@ -48,7 +49,7 @@ def test_the_result_tells_what_the_run_came_to(finished):
   assert list(result)[:4] == ['experiment', 'variant', 'seed', 'status']
   expected = LABELS | {
     'status': 'completed', 'steps': 40, 'tokens': 40 * 4 * 8, 'learning_rate': 0.05, 'diverged_at': None,
-    'parameters': CONFIG.model.num_parameters, 'flops_per_token': CONFIG.model.flops_per_token(8), 'resumed_at': None,
+    'parameters': num_parameters(CONFIG.model), 'flops_per_token': flops_per_token(CONFIG.model, 8), 'resumed_at': None,
     'unigram_entropy': pytest.approx(math.log(8), abs=0.01),
   }  # fmt: skip
   assert {name: result[name] for name in expected} == expected

@@ -6,6 +6,7 @@ import pytest
 from in_process import run_main
 
 from model.config import ConfigError
+from model.counts import num_parameters
 from training.config import Config
 from training.memory import check_fits, least_memory, memory_of_machine
 from training.step import init_state
@@ -15,7 +16,7 @@ from training.step import init_state
 def test_the_least_is_no_more_than_state_gradient_and_logits(name):
   config = Config().replace({'optimizer.name': name})
   state = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
-  held = sum(leaf.size * 4 for leaf in jax.tree.leaves(state)) + 4 * config.model.num_parameters
+  held = sum(leaf.size * 4 for leaf in jax.tree.leaves(state)) + 4 * num_parameters(config.model)
   logits = 16 * 64 * 256 * 4
   assert 0.7 * held < least_memory(config) - logits - 3 * 4 * 16 * 64 <= held
 

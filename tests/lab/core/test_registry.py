@@ -7,6 +7,7 @@ import pytest
 
 from lab.core import plan, registry
 from lab.core.experiment import Experiment
+from model.counts import flops_per_token, num_parameters
 from training.config import Config, ConfigError
 from training.step import init_state, make_train_step
 
@@ -53,8 +54,8 @@ def test_every_run_of_an_experiment_has_a_directory_of_its_own(name, tmp_path):
 
 def test_heads_differ_in_nothing_but_heads(tmp_path):
   runs = plan.plan_runs(registry.find_experiment('heads'), Config(), {}, tmp_path)
-  assert len({run.config.model.num_parameters for run in runs}) == 1
-  assert len({run.config.model.flops_per_token(64) for run in runs}) == 1
+  assert len({num_parameters(run.config.model) for run in runs}) == 1
+  assert len({flops_per_token(run.config.model, 64) for run in runs}) == 1
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from lab.core import plan
 from lab.core.experiment import Experiment
 from lab.launch import devices, forecast, launchers, worker_pool
 from lab.launch.devices import Answer, Place
+from model.counts import flops_per_token
 from training.config import Config
 from training.run_files import run_directory
 
@@ -66,7 +67,7 @@ def test_finished_runs_of_the_same_shape_say_how_fast(tmp_path):
   )
   deep = planned(tmp_path, deep={'model.num_layers': 4}, deeper={'model.num_layers': 6})
   by_flops = forecast.forecast(deep[:1], {}, ONE_CORE, tmp_path).seconds
-  ratio = deep[0].config.model.flops_per_token(64) / runs[0].config.model.flops_per_token(64)
+  ratio = flops_per_token(deep[0].config.model, 64) / flops_per_token(runs[0].config.model, 64)
   assert by_flops == pytest.approx(forecast.seconds(deep[0].config, 2000.0 / ratio))
 
 
@@ -87,7 +88,7 @@ def test_a_run_of_quite_another_size_says_nothing(tmp_path, toy):
   found = forecast.forecast(runs[1:2], {}, ONE_CORE, tmp_path)
   assert found.basis.startswith('rough: ')
   assert found.seconds == pytest.approx(
-    forecast.seconds(runs[1].config, 2e9 / runs[1].config.model.flops_per_token(64))
+    forecast.seconds(runs[1].config, 2e9 / flops_per_token(runs[1].config.model, 64))
   )
   mixed = forecast.forecast([runs[2], runs[1]], {}, ONE_CORE[:1], tmp_path)  # one of the two would be guessed
   assert mixed.basis.startswith('rough: ')
@@ -99,7 +100,7 @@ def test_runs_of_another_machine_say_nothing(tmp_path, other):
   run_directory.prepare(runs[0].directory, runs[0].config)
   made_result.finish(runs[0].directory, tokens_per_second=1000.0, **(HERE | other))
   found = forecast.forecast(runs[1:2], {}, ONE_CORE, tmp_path)
-  flops = runs[1].config.model.flops_per_token(64)
+  flops = flops_per_token(runs[1].config.model, 64)
   assert found.seconds == pytest.approx(forecast.seconds(runs[1].config, 2e9 / flops))
   assert found.basis == 'rough: assumes half the speed of a large matrix product here, 4 GFLOP/s'
 

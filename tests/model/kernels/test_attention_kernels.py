@@ -9,10 +9,11 @@ import numpy_reference as reference
 import pytest
 from tiny_models import distance, quick_jit
 
-from model.attention_kernels import attention, attention_weights, plain_attention
-from model.blocked_attention import BLOCK, blocked_attention
+from model.kernels.blocked_attention import BLOCK_SIZE, blocked_attention
+from model.kernels.dispatch import dot_product_attention
+from model.kernels.plain_attention import attention_weights, plain_attention
 
-# Around one and two blocks, and where blocks are larger; with and without padding; (B, T, H, K).
+# (B, T, H, K): around one and two blocks, and with the larger blocks; with and without padding.
 SHAPES = [(1, 1, 2, 4), (2, 63, 1, 4), (1, 64, 3, 4), (2, 65, 2, 6), (1, 130, 1, 4), (1, 200, 2, 4), (1, 1025, 1, 4)]
 
 
@@ -27,38 +28,39 @@ def reference_attention(q, k, v, causal):
 
 @pytest.fixture
 def gpu(monkeypatch):
-  """Lets `attention` believe that it is on a GPU; what it then calls runs anywhere, and each call is noted."""
+  """Makes the dispatcher see a GPU, and records its calls of `jax.nn.dot_product_attention`, which runs anywhere."""
   calls, real = [], jax.nn.dot_product_attention
 
-  def noted(*args, **kwargs):
+  def recorded(*args, **kwargs):
     calls.append(kwargs)
     return real(*args, **kwargs)
 
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
-  monkeypatch.setattr(jax.nn, 'dot_product_attention', noted)
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', recorded)
   return calls
 
 
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('shape', SHAPES)
-def test_the_plain_and_the_blocked_form_by_hand(shape, causal):
+def test_plain_and_blocked_attention_match_the_reference(shape, causal):
   qkv = operands(shape)
   expected = reference_attention(*qkv, causal)
-  for out in quick_jit(lambda *qkv: [f(*qkv, causal) for f in (plain_attention, blocked_attention, attention)])(*qkv):
+  implementations = (plain_attention, blocked_attention, dot_product_attention)
+  for out in quick_jit(lambda *qkv: [f(*qkv, causal) for f in implementations])(*qkv):
     assert distance(out, expected) < 2e-6
 
 
 @pytest.mark.parametrize('causal', [True, False])
-def test_the_form_for_accelerators_by_hand(causal, gpu):
+def test_attention_on_accelerators_matches_the_reference(causal, gpu):
   qkv = operands((2, 65, 2, 6))
-  out = quick_jit(lambda *qkv: attention(*qkv, causal))(*qkv)
+  out = quick_jit(lambda *qkv: dot_product_attention(*qkv, causal))(*qkv)
   assert len(gpu) == 1
   assert distance(out, reference_attention(*qkv, causal)) < 2e-6
 
 
-@pytest.mark.parametrize('kernel', [plain_attention, attention])
+@pytest.mark.parametrize('kernel', [plain_attention, dot_product_attention])
 @pytest.mark.parametrize('backend', ['cpu', 'gpu'])
-def test_groups_of_query_heads_share_keys_and_values(kernel, backend, request):
+def test_grouped_query_heads_share_keys_and_values(kernel, backend, request):
   if backend == 'gpu':
     request.getfixturevalue('gpu')
   q, k, v = operands((2, 65, 6, 8))
@@ -69,7 +71,7 @@ def test_groups_of_query_heads_share_keys_and_values(kernel, backend, request):
 
 
 @pytest.mark.parametrize(
-  ('capability', 'dtype', 'width', 'takes'),
+  ('capability', 'dtype', 'width', 'supported'),
   [
     ('9.0', 'bfloat16', 64, True),
     ('8.0', 'bfloat16', 128, True),
@@ -81,51 +83,51 @@ def test_groups_of_query_heads_share_keys_and_values(kernel, backend, request):
     ('9.0', 'bfloat16', 136, False),
   ],
 )
-def test_cudnn_has_what_it_can_compute_and_no_more(capability, dtype, width, takes, monkeypatch):
-  asked = []
+def test_cudnn_is_used_exactly_where_it_is_supported(capability, dtype, width, supported, monkeypatch):
+  calls = []
   device = SimpleNamespace() if capability is None else SimpleNamespace(compute_capability=capability)
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   monkeypatch.setattr(jax, 'devices', lambda: [device])
-  monkeypatch.setattr(jax.nn, 'dot_product_attention', lambda *qkv, **kwargs: asked.append(kwargs))
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', lambda *qkv, **kwargs: calls.append(kwargs))
   q = jnp.zeros((1, 8, 2, width), dtype)
-  attention(q, q, q, True)
-  assert asked == [{'is_causal': True, 'implementation': 'cudnn' if takes else 'xla'}]
+  dot_product_attention(q, q, q, True)
+  assert calls == [{'is_causal': True, 'implementation': 'cudnn' if supported else 'xla'}]
 
 
 def gradients(kernels, qkv, causal):
-  """Those of q, k and v, through each kernel."""
-  seed = operands(qkv[0].shape, seed=1)[0]
+  """The gradients with respect to q, k and v through each kernel."""
+  cotangent = operands(qkv[0].shape, seed=1)[0]
 
   def gradient(kernel, qkv):
-    return jax.grad(lambda qkv: jnp.sum(seed * kernel(*qkv, causal)))(qkv)
+    return jax.grad(lambda qkv: jnp.sum(cotangent * kernel(*qkv, causal)))(qkv)
 
   return quick_jit(lambda qkv: [gradient(kernel, qkv) for kernel in kernels])(qkv)
 
 
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('shape', [shape for shape in SHAPES if shape[1] > 1])
-def test_gradients_of_the_blocked_form(shape, causal):
+def test_gradients_of_blocked_attention(shape, causal):
   fast, plain = gradients((blocked_attention, plain_attention), operands(shape), causal)
   assert all(distance(f, p) < 1e-5 for f, p in zip(fast, plain, strict=True))
 
 
 @pytest.mark.parametrize('causal', [True, False])
-def test_no_array_of_the_blocked_form_has_all_pairs_of_positions(causal):
+def test_blocked_attention_holds_no_array_over_all_pairs_of_positions(causal):
   def largest(kernel):
     gradient = jax.grad(lambda qkv: jnp.sum(kernel(*qkv, causal)))
     text = str(jax.make_jaxpr(gradient)(operands((1, 512, 1, 4))))
     return max(math.prod(map(int, shape.split(','))) for shape in re.findall(r'f32\[([\d,]+)\]', text))
 
   assert largest(plain_attention) == 512 * 512
-  assert largest(blocked_attention) == max(512 * 4, BLOCK * BLOCK)
+  assert largest(blocked_attention) == max(512 * 4, BLOCK_SIZE * BLOCK_SIZE)
 
 
-def test_gradients_of_the_form_for_accelerators(gpu):
-  fast, plain = gradients((attention, plain_attention), operands((2, 65, 2, 6)), True)
+def test_gradients_of_attention_on_accelerators(gpu):
+  fast, plain = gradients((dot_product_attention, plain_attention), operands((2, 65, 2, 6)), True)
   assert distance(fast, plain) < 1e-5
 
 
-def test_weights_are_shares_of_what_may_be_seen():
+def test_attention_weights_are_causal_and_sum_to_one():
   q, k, _ = operands((2, 9, 2, 4))
   weights_BHTS = quick_jit(lambda q, k: attention_weights(q, k, causal=True))(q, k)
   np.testing.assert_allclose(weights_BHTS.sum(-1), 1, rtol=1e-6)
@@ -133,7 +135,7 @@ def test_weights_are_shares_of_what_may_be_seen():
 
 
 @pytest.mark.parametrize('kernel', [plain_attention, blocked_attention])
-def test_huge_logits_pick_the_largest_and_do_not_overflow(kernel):
+def test_huge_logits_do_not_overflow(kernel):
   q, k, v = operands((1, 70, 2, 4), size=300.0)
   assert np.abs(np.einsum('BTHK,BSHK->BHTS', q, k)).max() > 1e5
   out = quick_jit(lambda q, k, v: kernel(q, k, v, True))(q, k, v)
@@ -142,14 +144,14 @@ def test_huge_logits_pick_the_largest_and_do_not_overflow(kernel):
 
 
 @pytest.mark.parametrize('kernel', [plain_attention, blocked_attention])
-def test_bfloat16_in_and_out_and_float32_between(kernel):
+def test_bfloat16_operands_with_a_float32_softmax(kernel):
   qkv = [x.astype(jnp.bfloat16) for x in operands((2, 70, 2, 16))]
   out = quick_jit(lambda *qkv: kernel(*qkv, True))(*qkv)
   assert out.dtype == jnp.bfloat16
   assert distance(out, reference_attention(*qkv, True)) < 1e-2
 
 
-def test_gradients_in_bfloat16():
+def test_gradients_of_blocked_attention_in_bfloat16():
   qkv = operands((2, 130, 2, 16), size=1.0)
   half = [x.astype(jnp.bfloat16) for x in qkv]
   fast = gradients([blocked_attention], half, True)[0]
@@ -158,21 +160,21 @@ def test_gradients_in_bfloat16():
   assert all(distance(f, p) < 1e-2 for f, p in zip(fast, plain, strict=True))
 
 
-def test_dropout_of_weights_keeps_the_expectation():
+def test_attention_dropout_keeps_the_expectation():
   q, k, v = operands((1, 5, 2, 4), size=1.0)
   keys = jax.random.split(jax.random.key(0), 4000)
-  drop = jax.vmap(lambda key: plain_attention(q, k, v, True, dropout=0.3, key=key))
+  drop = jax.vmap(lambda key: plain_attention(q, k, v, True, dropout=0.3, dropout_key=key))
   dropped = np.asarray(quick_jit(drop)(keys))
   deviation = np.std(dropped, 0) / len(keys) ** 0.5
   assert (np.abs(np.mean(dropped, 0) - reference_attention(q, k, v, True)) < 4.5 * deviation + 1e-6).all()
-  # The first position reads itself alone: all of it over 0.7, or nothing.
+  # The first position attends to itself alone: its value over 0.7, or 0.
   first = dropped[:, 0, 0] / np.asarray(v)[0, 0]
   assert abs((first != 0).mean() - 0.7) < 0.03
   np.testing.assert_allclose(first[first != 0], 1 / 0.7, rtol=1e-5)
 
 
-def test_dropout_differs_by_key_and_sequence_and_head():
-  q, k, v = (jnp.ones((3, 6, 2, 4)) for _ in range(3))  # all alike: only the dice differ
-  drop = quick_jit(lambda key: plain_attention(q, k, v, True, dropout=0.5, key=key))
+def test_attention_dropout_differs_by_key_sequence_and_head():
+  q, k, v = (jnp.ones((3, 6, 2, 4)) for _ in range(3))  # identical, so that only dropout differs
+  drop = quick_jit(lambda key: plain_attention(q, k, v, True, dropout=0.5, dropout_key=key))
   outs = [np.asarray(drop(jax.random.key(seed))) for seed in (0, 1)]
   assert len({out[b, :, h].tobytes() for out in outs for b in range(3) for h in range(2)}) == 12

@@ -1,4 +1,4 @@
-"""What the blocks see, against the same numbers by hand."""
+"""Forward statistics against the NumPy reference."""
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import distance, filled, model_params, quick_jit, random_stream, tiny
 
-from model.attention_kernels import attention_statistics
+from model.activations import ACTIVATIONS
 from model.block import Block
-from model.observation import relative_residual
+from model.forward_statistics import attention_statistics, relative_residual
 from model.transformer import apply
 
 SWITCHES = {
@@ -22,17 +22,17 @@ SWITCHES = {
 }
 
 
-def observed(config, x):
-  """A block's stats and its parameters in float64."""
+def block_statistics(config, x):
+  """The forward statistics of a block, and its parameters in float64."""
   block, params = filled(Block(config))
-  return quick_jit(lambda x: block(x, jnp.zeros((2, 3)), observe=True)[1])(x), params
+  return quick_jit(lambda x: block(x, jnp.zeros((2, 3)), full_stats=True)[1])(x), params
 
 
 @pytest.mark.parametrize('name', SWITCHES)
-def test_what_a_branch_adds_by_hand(name):
+def test_branch_statistics_match_the_reference(name):
   config = tiny(**SWITCHES[name])
   x, exact = random_stream(3, 5, 8)
-  stats, params = observed(config, x)
+  stats, params = block_statistics(config, x)
   for sublayer, (before, added, after) in zip(
     ('attention', 'feed_forward'), reference.sublayers(params, exact, config), strict=True
   ):
@@ -43,14 +43,14 @@ def test_what_a_branch_adds_by_hand(name):
         'input_square': (before**2).mean(),
         'branch_square': (added**2).mean(),
         'branch_inner': (before * added).mean(),
-        'relative_residual': np.mean([residual_by_hand(sequence) for sequence in after]),
+        'relative_residual': np.mean([reference_residual(sequence) for sequence in after]),
       },
       rel=1e-4,
     )
 
 
-def residual_by_hand(x_TD):
-  """Dong et al. 2021: norms by numpy, which knows the 1-norm and the infinity-norm of a matrix."""
+def reference_residual(x_TD):
+  """Dong et al. 2021, by NumPy's 1-norm and infinity-norm of a matrix."""
 
   def size(a):
     return np.sqrt(np.linalg.norm(a, 1) * np.linalg.norm(a, np.inf))
@@ -60,43 +60,43 @@ def residual_by_hand(x_TD):
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 7), st.integers(1, 6), st.integers(0, 99))
-def test_the_relative_residual_by_hand(positions, width, seed):
+def test_relative_residual_matches_the_reference(positions, width, seed):
   x = np.random.default_rng(seed).normal(size=(positions, width)).astype(np.float32)
-  assert float(relative_residual(jnp.asarray(x))) == pytest.approx(residual_by_hand(x.astype(float)), abs=1e-6)
+  assert float(relative_residual(jnp.asarray(x))) == pytest.approx(reference_residual(x.astype(float)), abs=1e-6)
 
 
-def test_positions_that_are_all_the_same_have_no_residual():
+def test_identical_positions_have_no_relative_residual():
   assert float(relative_residual(jnp.ones((4, 3)))) == 0
   assert float(relative_residual(jnp.zeros((4, 3)))) == 0
 
 
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('shape', [(2, 1, 2, 4), (2, 5, 3, 4), (1, 64, 1, 2), (1, 70, 2, 4)])
-def test_entropy_and_largest_logit_by_hand(shape, causal):
+def test_attention_statistics_match_the_reference(shape, causal):
   rng = np.random.default_rng(0)
   q, k = 2 * rng.normal(size=(2, *shape))
-  entropy, largest = quick_jit(lambda q, k: attention_statistics(q, k, causal))(np.float32(q), np.float32(k))
-  expected = reference.entropy_and_largest(q, k, causal)
-  np.testing.assert_allclose(entropy, expected[0], rtol=1e-5, atol=1e-7)
-  np.testing.assert_allclose(largest, expected[1], rtol=1e-5)
+  stats = quick_jit(lambda q, k: attention_statistics(q, k, causal))(np.float32(q), np.float32(k))
+  entropy, largest = reference.entropy_and_largest(q, k, causal)
+  np.testing.assert_allclose(stats['mean']['attention_entropy'], entropy, rtol=1e-5, atol=1e-7)
+  np.testing.assert_allclose(stats['max']['largest_logit'], largest, rtol=1e-5)
 
 
-def test_entropy_where_it_is_known():
+def test_entropy_of_uniform_and_one_hot_weights():
   q = jnp.zeros((1, 4, 1, 2))
-  entropy, largest = attention_statistics(q, q, causal=True)  # uniform over 1, 2, 3 and 4 keys
-  np.testing.assert_allclose(entropy[0], np.log([1, 2, 3, 4]).mean(), rtol=1e-6)
-  assert largest[0] == 0
-  entropy, _ = attention_statistics(q + 300, q + 300 * jnp.arange(4)[:, None, None], causal=True)  # one key takes all
-  assert entropy[0] == 0
+  uniform = attention_statistics(q, q, causal=True)  # over 1, 2, 3 and 4 keys
+  np.testing.assert_allclose(uniform['mean']['attention_entropy'], [np.log([1, 2, 3, 4]).mean()], rtol=1e-6)
+  assert uniform['max']['largest_logit'] == 0
+  one_hot = attention_statistics(q + 300, q + 300 * jnp.arange(4)[:, None, None], causal=True)
+  assert one_hot['mean']['attention_entropy'] == 0
 
 
 @pytest.mark.parametrize(
   'changes', [{}, {'qk_norm': True}, {'num_heads': 4, 'num_kv_heads': 2, 'causal': False}, {'norm_placement': 'post'}]
 )
-def test_attention_is_seen_as_it_reads(changes):
+def test_attention_statistics_of_a_block_match_the_reference(changes):
   config = tiny(**changes)
   x, exact = random_stream(2, 5, 8)
-  stats, params = observed(config, x)
+  stats, params = block_statistics(config, x)
   into = exact if config.norm_placement == 'post' else reference.norm(params['attention_norm'], exact, 'rms')
   q, k, _ = reference.queries_keys_values(params['attention'], into, config)
   entropy, largest = reference.entropy_and_largest(q, k, config.causal)
@@ -105,32 +105,32 @@ def test_attention_is_seen_as_it_reads(changes):
 
 
 @pytest.mark.parametrize('name', ['relu', 'relu2', 'reglu'])
-def test_units_that_are_silent_everywhere(name):
+def test_dead_units(name):
   config = tiny(feed_forward=name, use_bias=True, norm_placement='none', d_ff=6)
   block, _ = filled(Block(config))
   ff = block.feed_forward
   project = ff.up if ff.gate is None else ff.gate
   project.bias[...] = jnp.array([-50.0, 50.0, -50.0, 0.0, 0.0, 50.0])
-  project.kernel[...] = project.kernel[...].at[:, 3].set(0)  # exactly 0 is silent too
+  project.kernel[...] = project.kernel[...].at[:, 3].set(0)  # exactly 0 is dead too
   x, _ = random_stream(2, 5, 8)
-  _, stats = block(x, jnp.zeros((2, 3)), observe=True)
+  _, stats = block(x, jnp.zeros((2, 3)), full_stats=True)
   np.testing.assert_array_equal(stats['max']['active_units'], [0, 1, 0, 0, 1, 1])
 
 
-@pytest.mark.parametrize('name', ['gelu', 'silu', 'glu', 'swiglu', 'geglu', 'bilinear'])
-def test_no_unit_of_the_others_is_silent(name):
-  stats, _ = observed(tiny(feed_forward=name), random_stream(2, 5, 8)[0])
+@pytest.mark.parametrize('name', sorted(set(ACTIVATIONS) - {'relu', 'relu2', 'reglu'}))
+def test_no_unit_is_dead_without_a_rectified_activation(name):
+  stats, _ = block_statistics(tiny(feed_forward=name), random_stream(2, 5, 8)[0])
   assert 'active_units' not in stats['max']
 
 
 @pytest.mark.parametrize('changes', [{}, {'remat': True}, {'dtype': 'bfloat16'}, {'parallel': True}])
-def test_looking_changes_nothing(changes):
+def test_full_statistics_do_not_change_the_logits(changes):
   config = tiny(feed_forward='relu', **changes)
   params, tokens = model_params(config), jnp.array([[3, 1, 4], [1, 5, 9]])
-  plain, seeing = (
-    quick_jit(lambda params, observe=observe: apply(config, params, tokens, observe=observe))(params)
-    for observe in (False, True)
+  (logits, stats), (logits_again, full_stats) = (
+    quick_jit(lambda params, full=full: apply(config, params, tokens, full_stats=full))(params)
+    for full in (False, True)
   )
-  assert distance(seeing[0], plain[0]) < (1e-2 if config.dtype == 'bfloat16' else 1e-6)
-  assert distance(seeing[1]['mean']['stream_square'], plain[1]['mean']['stream_square']) < 1e-3
-  assert {leaf.dtype for leaf in jax.tree.leaves(seeing[1])} == {jnp.dtype('float32')}
+  assert distance(logits_again, logits) < (1e-2 if config.dtype == 'bfloat16' else 1e-6)
+  assert distance(full_stats['mean']['stream_square'], stats['mean']['stream_square']) < 1e-3
+  assert {leaf.dtype for leaf in jax.tree.leaves(full_stats)} == {jnp.dtype('float32')}

@@ -1,0 +1,55 @@
+"""Scaled dot-product attention: the one place that chooses which implementation computes it."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from model.kernels.blocked_attention import blocked_attention
+from model.kernels.plain_attention import plain_attention, repeat_kv_heads, same_document
+
+
+def dot_product_attention(
+  q_BTHK: jax.Array,
+  k_BSHK: jax.Array,
+  v_BSHK: jax.Array,
+  causal: bool,
+  documents_BT: jax.Array | None = None,
+  dropout: float = 0.0,
+  dropout_key: jax.Array | None = None,
+) -> jax.Array:
+  """softmax(q k^T / sqrt(K)) v, as `plain_attention` defines it, by the fastest implementation for the device.
+
+  That is blocked attention on a CPU, cuDNN's fused kernel where supported, and XLA's implementation elsewhere. Dropout
+  needs the plain definition, since the others never materialise the attention weights.
+
+  Args:
+    q_BTHK: queries, float32 or bfloat16.
+    k_BSHK: keys, S = T, the same dtype; its heads may be fewer, each shared by a group of query heads.
+    v_BSHK: values, shaped as the keys.
+    causal: whether a query attends to no later position than its own.
+    documents_BT: the document of every position, integers; a query attends within its own. None: one document.
+    dropout: the share of attention weights that is dropped.
+    dropout_key: None for no dropout.
+
+  Returns:
+    out_BTHK in the dtype of the values; the softmax is computed in float32.
+  """
+  if dropout_key is not None:
+    return plain_attention(q_BTHK, k_BSHK, v_BSHK, causal, documents_BT, dropout, dropout_key)
+  if jax.default_backend() == 'cpu':
+    k_BSHK, v_BSHK = (repeat_kv_heads(x_BSHK, q_BTHK.shape[2]) for x_BSHK in (k_BSHK, v_BSHK))
+    return blocked_attention(q_BTHK, k_BSHK, v_BSHK, causal, documents_BT)
+  if documents_BT is not None:  # cuDNN's kernel would need a dense T x T mask too
+    mask_B1TS = same_document(documents_BT, documents_BT)[:, None]
+    return jax.nn.dot_product_attention(q_BTHK, k_BSHK, v_BSHK, mask=mask_B1TS, is_causal=causal, implementation='xla')
+  implementation: Literal['cudnn', 'xla'] = 'cudnn' if _cudnn_supports(q_BTHK) else 'xla'
+  return jax.nn.dot_product_attention(q_BTHK, k_BSHK, v_BSHK, is_causal=causal, implementation=implementation)
+
+
+def _cudnn_supports(q_BTHK: jax.Array) -> bool:
+  """Whether cuDNN has a fused kernel: bfloat16, head_dim a multiple of 8 up to 128, an NVIDIA GPU from Ampere on."""
+  capability = str(getattr(jax.devices()[0], 'compute_capability', ''))  # '8.0' on an A100, 'gfx90a' on an AMD GPU
+  major, _, minor = capability.partition('.')
+  ampere = major.isdecimal() and minor.isdecimal() and int(major) >= 8
+  return ampere and q_BTHK.dtype == jnp.bfloat16 and q_BTHK.shape[-1] % 8 == 0 and q_BTHK.shape[-1] <= 128

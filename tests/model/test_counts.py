@@ -1,0 +1,81 @@
+import pytest
+from hypothesis import given, settings
+from tiny_models import configs, tiny
+
+from model.config import ModelConfig
+from model.counts import flops_per_token, matmul_parameters, num_parameters
+
+
+def parameters_by_formula(config):
+  """The sizes of all kernels, biases and norms, added up by hand; (those in matrix products, all)."""
+  d, f = config.d_model, config.ff_width
+  width = config.head_dim or d // config.num_heads
+  queries, keys = config.num_heads * width, (config.num_kv_heads or config.num_heads) * width
+  ups = 2 if config.feed_forward in ('glu', 'swiglu', 'geglu', 'reglu', 'bilinear') else 1
+  kernels = config.num_layers * (2 * d * (queries + keys) + (ups + 1) * d * f) + d * config.vocab_size
+  norm = 2 if config.norm == 'layer' and config.use_bias else 1
+  norms = {'none': 0, 'sandwich': 4}.get(config.norm_placement, 1 if config.parallel else 2)
+  layer = norms * norm * d + config.qk_norm * 2 * norm * width + config.rezero * 2
+  layer += config.use_bias * (queries + 2 * keys + d + ups * f + d)
+  total = kernels + config.num_layers * layer + config.use_bias * config.vocab_size
+  tables = config.vocab_size * (not config.tie_embeddings) + config.num_positions * (config.position == 'learned')
+  total += tables * d
+  outer_norms = config.embedding_norm + (config.norm_placement in ('pre', 'sandwich', 'res_post'))
+  return kernels, total + outer_norms * norm * d
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(configs())
+def test_counts_match_the_formula(config):
+  assert (matmul_parameters(config), num_parameters(config)) == parameters_by_formula(config)
+
+
+# Counted by hand: (L, D, F, H, K, vocabulary) = (2, 8, 12, 2, 4, 11) in the tiny config.
+KERNELS = 2 * (4 * 8 * 8 + 3 * 8 * 12) + 8 * 11
+BIASES = 2 * (4 * 8 + 2 * 12 + 8) + 11
+
+
+@pytest.mark.parametrize(
+  ('changes', 'others'),
+  [
+    ({}, 11 * 8 + 5 * 8),
+    ({'norm_placement': 'sandwich'}, 11 * 8 + 9 * 8),
+    ({'norm_placement': 'none'}, 11 * 8),
+    ({'norm_placement': 'deepnorm', 'rezero': False}, 11 * 8 + 4 * 8),
+    ({'parallel': True, 'rezero': True}, 11 * 8 + 3 * 8 + 2 * 2),
+    ({'norm': 'layer', 'use_bias': True, 'qk_norm': True}, BIASES + 11 * 8 + 2 * (5 * 8 + 2 * 2 * 4)),
+    ({'tie_embeddings': True, 'position': 'learned', 'embedding_norm': True}, 10 * 8 + 6 * 8),
+  ],
+  ids=str,
+)
+def test_parameters_counted_by_hand(changes, others):
+  config = tiny(**changes)
+  assert matmul_parameters(config) == KERNELS
+  assert num_parameters(config) == KERNELS + others
+
+
+def test_flops_counted_by_hand():
+  config = ModelConfig(
+    vocab_size=10, num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=24, feed_forward='relu', use_bias=True
+  )
+  attention = 16 * 16 + 16 * 8 + 16 * 8 + 16 * 16  # query, key, value, output
+  feed_forward = 16 * 24 + 24 * 16
+  matmul = 2 * (attention + feed_forward) + 16 * 10
+  assert matmul_parameters(config) == matmul == 3232
+  assert flops_per_token(config, 8) == 6 * 3232 + 6 * 2 * 8 * 16 == 20_928
+
+
+def test_flops_without_a_causal_mask_and_with_a_tied_head_counted_by_hand():
+  config = ModelConfig(
+    vocab_size=7, num_layers=3, d_model=8, num_heads=2, head_dim=6, d_ff=5, causal=False, tie_embeddings=True,
+    position='learned', norm_placement='sandwich', qk_norm=True, remat=True,
+  )  # fmt: skip
+  matmul = 3 * (4 * 8 * 12 + 3 * 8 * 5) + 8 * 7  # gated: three kernels; a tied head is a product all the same
+  assert matmul_parameters(config) == matmul == 1568
+  assert flops_per_token(config, 9) == 6 * 1568 + 12 * 3 * 9 * 12 == 13_296
+
+
+def test_a_model_that_no_device_could_hold_is_counted_exactly():
+  config = ModelConfig(num_layers=2**31 - 1, d_model=2**20, vocab_size=2**31 - 1)
+  layer = 4 * 2**40 + 3 * 2**20 * config.ff_width + 2 * 2**20
+  assert num_parameters(config) == (2**31 - 1) * layer + 2 * 2**20 * (2**31 - 1) + 2**20
