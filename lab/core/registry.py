@@ -21,6 +21,7 @@ from training.config import ConfigError, check_names
 
 FOLDER = PROJECT / 'experiments'
 CHECKS = {'EXPERIMENT': check_experiment, 'REPRODUCTION': check_reproduction}
+REPLACED_BY = {'feed_forward': 'glu_variants'}  # names of removed experiments
 
 
 def experiment_names() -> list[str]:
@@ -65,6 +66,8 @@ def _find(name: str, variable: str) -> Any:
   found = scanned.get(path, {})
   if isinstance(found, ConfigError):
     raise found
+  if variable == 'EXPERIMENT' and name in REPLACED_BY and path not in scanned:
+    raise ConfigError(f'experiment {name!r} has been merged into {REPLACED_BY[name]!r}')
   check_names([name], _defining(variable, scanned), variable.lower())
   if '.' in name:
     raise ConfigError(f'{_shown(path)}: a module cannot have a dot in its name: rename it')

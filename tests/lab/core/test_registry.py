@@ -20,7 +20,7 @@ TINY = {
 
 
 def test_the_experiments_there_are():
-  assert {'block', 'norm_placement', 'feed_forward', 'residual', 'heads', 'initialisation'} <= set(NAMES)
+  assert {'block', 'norm_placement', 'glu_variants', 'residual', 'heads', 'initialisation'} <= set(NAMES)
   assert not {'plan', 'report', 'registry', 'experiment'} & set(NAMES)
 
 
@@ -32,6 +32,12 @@ def test_an_unknown_reproduction_names_the_nearest():
 def test_an_unknown_experiment_names_the_nearest():
   with pytest.raises(ConfigError, match="unknown experiment 'bock': did you mean 'block'"):
     registry.find_experiment('bock')
+
+
+def test_a_removed_experiment_names_its_replacement():
+  with pytest.raises(ConfigError, match="experiment 'feed_forward' has been merged into 'glu_variants'"):
+    registry.find_experiment('feed_forward')
+  assert set(registry.REPLACED_BY.values()) <= set(NAMES)
 
 
 @pytest.mark.parametrize('name', NAMES)
