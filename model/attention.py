@@ -59,7 +59,7 @@ class Attention(nnx.Module):
     """
     config = self.config
     heads = (*x_BTD.shape[:2], -1, config.key_width)
-    # Value stays apart: gradients of a joined kernel are all-reduced as one array, which should not grow larger still.
+    # Not the value too: the gradient of joined kernels is all-reduced as one array, wider than any single kernel then.
     projected = project(x_BTD, [self.query, self.key], [self.value])
     q_BTHK, k_BSHK, v_BSHK = (y.reshape(heads) for y in projected)
     if config.qk_norm:

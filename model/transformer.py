@@ -87,7 +87,7 @@ class Transformer(nnx.Module):
       return nnx.merge(definition, params)(x_BTD, taps, key, full_stats, documents_BT)
 
     if config.remat:
-      # Forward and backward are separate loops, between which XLA cannot merge computations unless a loop is unrolled.
+      # A barrier against CSE is needed only in an iteration of several blocks: XLA merges nothing across iterations.
       run_block = jax.checkpoint(run_block, prevent_cse=config.unroll > 1)
     return jax.lax.scan(run_block, x_BTD, (params_L, taps_L, keys_L), unroll=min(config.unroll, config.num_layers))
 

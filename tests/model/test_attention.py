@@ -48,7 +48,7 @@ def test_under_a_norm_logits_do_not_depend_on_the_scale_of_the_stream(kind):
   norm, _ = filled(make_norm(kind, 8, False))
   x, _ = random_stream(2, 6, 8)
   assert distance(raw_logits(module, norm(2 * x)), raw_logits(module, norm(x))) < 1e-5
-  # Only epsilon makes a difference, where the stream is small.
+  # Only through epsilon, where the stream is small.
   assert distance(raw_logits(module, norm(2e-3 * x)), raw_logits(module, norm(1e-3 * x))) > 0.1
 
 
