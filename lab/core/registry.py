@@ -15,6 +15,7 @@ from typing import Any
 
 from lab.core.declarations import check_experiment, check_reproduction
 from lab.core.experiment import Experiment
+from lab.core.moved_modules import describe_move
 from lab.core.reproduction import Reproduction
 from training.code_version import PROJECT
 from training.config import ConfigError, check_names
@@ -79,7 +80,8 @@ def _find(name: str, variable: str) -> Any:
   except (Exception, SystemExit) as error:  # whatever the file may raise when it is run
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = f', line {lines[-1]}' if lines else ''
-    raise ConfigError(f'{_shown(path)}{where}: {type(error).__name__}: {error}') from error
+    moved = describe_move(path, lines[-1]) if lines and isinstance(error, ImportError) else None
+    raise ConfigError(f'{_shown(path)}{where}: {moved or f"{type(error).__name__}: {error}"}') from error
   return dataclasses.replace(value, name=name)
 
 

@@ -1,11 +1,13 @@
 """A file in experiments/ that cannot be used breaks nothing but itself."""
 
+import importlib.util
 import shutil
 
 import pytest
 from in_process import run_main
 
 from lab.core import registry
+from lab.core.moved_modules import MOVED
 from training.config import ConfigError
 
 HEAD = 'from lab.core.experiment import Experiment, Grid\n'
@@ -35,6 +37,20 @@ BROKEN = {  # content, and what is said of it
   'rates.py': (HEAD + GOOD + ', grid=Grid(learning_rates=()))\n', 'learning_rates=(): must be'),
   'a_config.py': (HEAD + GOOD + ', config=None)\n', 'EXPERIMENT.config must be a text'),
   'imports.py': ('import nowhere_to_be_found\nEXPERIMENT = 1\n', 'imports.py, line 1: ModuleNotFoundError'),
+  'moved.py': (
+    'from experiments.experiment import Experiment, Grid\n' + GOOD + ')\n',
+    'moved.py, line 1: experiments.experiment is now lab.core.experiment',
+  ),
+  'moved_as.py': ('import experiments.grid as grid\nEXPERIMENT = 1\n', 'is now lab.reproduce.learning_rate_grid'),
+  'moved_name.py': (
+    'from experiments import (\n  block,\n  figure_style,\n)\nEXPERIMENT = 1\n',
+    'moved_name.py, line 1: experiments.figure_style is now lab.figures.figure_style',
+  ),
+  'moved_in_two.py': (
+    'from experiments.runs import ExperimentRuns, mean_curve\nEXPERIMENT = 1\n',
+    'experiments.runs is now lab.analysis.experiment_runs and lab.analysis.recorded_run and lab.analysis.load_runs',
+  ),
+  'moved_in_training.py': ('from training.data import load_for\nEXPERIMENT = 1\n', 'is now training.data.loading'),
   'leaves.py': ('import sys\nsys.exit(3)\nEXPERIMENT = 1\n', 'leaves.py, line 2: SystemExit: 3'),
   'deep.py': ('EXPERIMENT = ' + '-' * 100_000 + '1\n', 'deep.py'),
 }  # fmt: skip
@@ -119,3 +135,10 @@ def test_a_file_that_is_mended_is_read_again(folder):
   assert 'late' in registry.experiment_names()
   write(folder / 'late.py', 'NOTHING = 57\n')
   assert 'late' not in registry.experiment_names()
+
+
+def test_every_module_that_moved_is_where_the_message_says():
+  for old, places in MOVED.items():
+    assert importlib.util.find_spec(old) is None or old == 'training.data', old
+    for place in places:
+      assert importlib.util.find_spec(place) is not None, f'{old} is not in {place}: correct lab/core/moved_modules.py'

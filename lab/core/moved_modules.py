@@ -1,0 +1,81 @@
+"""Where the modules of the old layout are now, for experiment files that were written for it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+MOVED = {  # every module that an experiment file could import; several where its contents were split
+  'experiments.by_hand': ('lab.reproduce.hand_set_weights',),
+  'experiments.experiment': ('lab.core.experiment',),
+  'experiments.figure_style': ('lab.figures.figure_style',),
+  'experiments.figures': ('lab.figures.experiment_figures',),
+  'experiments.final_loss': ('lab.figures.final_loss',),
+  'experiments.gradient_figures': ('lab.inspect.gradient_figures',),
+  'experiments.gradient_files': ('lab.inspect.gradient_files',),
+  'experiments.gradient_table': ('lab.inspect.gradient_table',),
+  'experiments.gradients': ('lab.inspect.gradients',),
+  'experiments.grid': ('lab.reproduce.learning_rate_grid',),
+  'experiments.inspected_run': ('lab.inspect.run_steps',),
+  'experiments.names': ('lab.core.names',),
+  'experiments.ngram_baselines': ('lab.analysis.ngram_baselines',),
+  'experiments.plan': ('lab.core.plan', 'lab.core.run'),
+  'experiments.registry': ('lab.core.registry',),
+  'experiments.reproduction': ('lab.core.reproduction',),
+  'experiments.results': ('lab.analysis.results',),
+  'experiments.run_files': ('lab.analysis.run_files',),
+  'experiments.runs': ('lab.analysis.experiment_runs', 'lab.analysis.recorded_run', 'lab.analysis.load_runs'),
+  'experiments.statistics': ('lab.analysis.statistics',),
+  'experiments.stream_gradients': ('lab.analysis.stream_gradients',),
+  'experiments.summary': ('lab.analysis.summary',),
+  'experiments.table': ('lab.cli.tables',),
+  'experiments.time_figure': ('lab.figures.wall_clock_figure',),
+  'experiments.trained': ('lab.reproduce.from_runs',),
+  'experiments.training_figures': ('lab.figures.training_figures',),
+  'experiments.tuning': ('lab.analysis.learning_rate_selection',),
+  'experiments.words': ('lab.analysis.verdict_wording', 'lab.analysis.wording'),
+  'model.attention_kernels': ('model.kernels.plain_attention', 'model.kernels.dispatch'),
+  'model.blocked_attention': ('model.kernels.blocked_attention',),
+  'model.observation': ('model.forward_statistics',),
+  'model.recompute': ('model.kernels.recompute',),
+  'training.checkpoint': ('training.run_files.checkpoint',),
+  'training.corpus': ('training.data.corpus',),
+  'training.data': ('training.data.loading',),
+  'training.held_out': ('training.data.held_out',),
+  'training.locks': ('training.run_files.locks',),
+  'training.metrics_log': ('training.run_files.metrics_log',),
+  'training.ngrams': ('training.data.ngrams',),
+  'training.reading': ('training.data.reading',),
+  'training.result': ('training.run_files.result',),
+  'training.run_directory': ('training.run_files.run_directory',),
+  'training.stored_run': ('training.run_files.stored_run',),
+  'training.synthetic': ('training.data.synthetic',),
+  'training.text': ('training.data.text',),
+  'training.tokenizer': ('training.data.tokenizer',),
+  'training.trained_run': ('training.run_files.trained_run',),
+}
+
+
+def describe_move(path: Path, line: int) -> str | None:
+  """Where the module that is imported at a line is now: 'experiments.grid is now lab.reproduce.learning_rate_grid'.
+
+  Args:
+    path: a Python file.
+    line: at which one of its import statements failed.
+
+  Returns:
+    None if no statement there imports a module that has moved.
+  """
+  for module in _imported(path, line):
+    if module in MOVED:
+      return f'{module} is now {" and ".join(MOVED[module])}'
+  return None
+
+
+def _imported(path: Path, line: int) -> Iterator[str]:
+  for node in ast.walk(ast.parse(path.read_bytes())):
+    if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno <= line <= (node.end_lineno or node.lineno):
+      if isinstance(node, ast.ImportFrom):
+        yield from (f'{node.module}.{alias.name}' for alias in node.names)
+        yield node.module or ''
+      else:
+        yield from (alias.name for alias in node.names)
