@@ -94,14 +94,14 @@ for module in (launchers, slurm, processes):
   flags.adopt_module_key_flags(module)  # --help shows theirs too
 
 
-def request() -> train.Request:
+def request() -> train.TrainRequest:
   """What the flags ask for."""
-  return train.Request(
+  return train.TrainRequest(
     command=shlex.join(['python', *sys.argv]),
     config_file=flags.FLAGS.config,
     changes=config_changes(),
-    **{field: flags.FLAGS[field].value for field in train.Request.FLAGS},
-    given=frozenset(field for field in train.Request.FLAGS if flags.FLAGS[field].present),
+    **{field: flags.FLAGS[field].value for field in train.TrainRequest.FLAGS},
+    given=frozenset(field for field in train.TrainRequest.FLAGS if flags.FLAGS[field].present),
   )
 
 
@@ -110,7 +110,7 @@ def run_main(argv: list[str]) -> int:
   del argv
   output.outlive_readers('train.py')
   try:
-    return train.run(request(), new_console())
+    return train.run_request(request(), new_console())
   except ConfigError as error:
     return refuse('train.py', error)
   except Moved as error:

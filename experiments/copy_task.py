@@ -44,7 +44,7 @@ EXPERIMENT = Experiment(
 
 def read(found: ExperimentRuns) -> dict:
   """Final losses by seed in nats a symbol, and the mean validation curves."""
-  curves = {name: mean_curve(found.of(name), found.measure) for name in PLACEMENTS}
+  curves = {name: mean_curve(found.of(name), found.metric) for name in PLACEMENTS}
   return {
     'losses': {name: final_losses(found, name) for name in PLACEMENTS},
     'curves': {name: {'tokens': list(curve.index), 'loss': list(curve)} for name, curve in curves.items()},

@@ -49,7 +49,7 @@ def read(found: ExperimentRuns) -> dict:
   losses = {name: final_losses(found, name) for name in PUBLISHED}
   parameters = {run.variant: run.result['parameters'] for run in found.runs}
   return {
-    'unit': found.measure.unit,
+    'unit': found.metric.unit,
     'losses': losses,
     'parameters': [parameters[name] / parameters['relu'] for name in PUBLISHED],
     'gated_minus_relu': np.mean([losses[name] for name in PUBLISHED if name in GATED], 0) - losses['relu'],

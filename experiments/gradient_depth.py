@@ -18,9 +18,9 @@ import optax
 from matplotlib.figure import Figure
 
 from experiments.hidden_norm import UNIFORM, setting
-from lab.analysis.statistics import exponent
+from lab.analysis.statistics import power_law_exponent
 from lab.core.reproduction import Measured, Reproduction, at_least, between, exactly
-from lab.figures.figure_style import VARIANT_COLOURS, logarithmic_heights, new_figure
+from lab.figures.figure_style import VARIANT_COLOURS, new_figure, set_log_y_axis
 from lab.reproduce.hand_set_weights import with_weights
 from model import ModelConfig, apply, init
 from model.config import NormPlacement
@@ -54,7 +54,7 @@ def measure(depths: tuple[int, ...], d_model: int, batch: int, positions: int, s
     'depths': depths,
     'last': last,
     'profile': profile,
-    **{f'{placement}_exponent': exponent(depths, last[placement]) for placement in PLACEMENTS},
+    **{f'{placement}_exponent': power_law_exponent(depths, last[placement]) for placement in PLACEMENTS},
     **{f'{placement}_rise': profile[placement][:, -1] / profile[placement][:, 0] for placement in PLACEMENTS},
   }
 
@@ -94,7 +94,7 @@ def draw(measured: Measured) -> Figure:
   left.set(xlabel='layers L', ylabel='gradient of the last layer\n(nats a unit,\nnorm of the batch mean)', yscale='log')
   left.set_xscale('log', base=2)
   left.set_xticks(measured['depths'], [str(depth) for depth in measured['depths']])
-  logarithmic_heights(left)
+  set_log_y_axis(left)
   right.set(
     xlabel=f'layer of {PROFILE}', ylabel='gradient by layer\n(nats a unit,\nnorm of the batch mean)', ylim=(0, None)
   )

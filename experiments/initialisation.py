@@ -53,7 +53,7 @@ def read(found: ExperimentRuns) -> dict:
     for scale in ('depth_scale', 'no_depth_scale')
   }
   best = losses['post_depth_scale'].min(1) - losses['pre_depth_scale'].min(1)
-  return {'rates': RATES, 'unit': found.measure.unit, 'losses': losses, **at_4e_3, 'best': best}
+  return {'rates': RATES, 'unit': found.metric.unit, 'losses': losses, **at_4e_3, 'best': best}
 
 
 def draw(measured: Measured) -> Figure:
@@ -65,7 +65,7 @@ def draw(measured: Measured) -> Figure:
       losses = measured['losses'][f'{placement}_{scale}']
       draw_over_rates(axes, measured['rates'], losses, name, VARIANT_COLOURS[placement])
     axes.set(title=scale.replace('_', ' '))
-    axes.set_xticks(measured['rates'], map(wording.short, measured['rates']))
+    axes.set_xticks(measured['rates'], map(wording.format_number, measured['rates']))
     axes.minorticks_off()
   panels[0].set_ylabel(f'final validation loss\n({measured["unit"]})')
   panels[0].legend()

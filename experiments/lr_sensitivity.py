@@ -48,7 +48,7 @@ def read(found: ExperimentRuns) -> dict:
   each = {name: sensitivity(values) for name, values in losses.items()}
   return {
     'rates': RATES,
-    'unit': found.measure.unit,
+    'unit': found.metric.unit,
     'losses': losses,
     'sensitivity': each,
     'qk_norm': each['pre_qk_norm'] - each['pre'],

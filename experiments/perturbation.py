@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from lab.analysis.statistics import exponent
+from lab.analysis.statistics import power_law_exponent
 from lab.core.reproduction import Measured, Reproduction, at_least, at_most
 from lab.figures.figure_style import VARIANT_COLOURS, new_figure
 from lab.reproduce.hand_set_weights import streams
@@ -43,9 +43,9 @@ def measure(num_layers: int, d_model: int, num_heads: int, positions: int, noise
   return {
     'depths': depths,
     'variance': variance,
-    'post_exponent': exponent(depths, variance['post']),
-    'pre_exponent': exponent(depths, variance['pre']),
-    'steeper': exponent(depths, variance['post']) - exponent(depths, variance['pre']),
+    'post_exponent': power_law_exponent(depths, variance['post']),
+    'pre_exponent': power_law_exponent(depths, variance['pre']),
+    'steeper': power_law_exponent(depths, variance['post']) - power_law_exponent(depths, variance['pre']),
     'pre_logarithmic': straightness(np.log(depths), variance['pre']) - straightness(np.array(depths), variance['pre']),
     'ratio': variance['post'][:, -1] / variance['pre'][:, -1],
   }

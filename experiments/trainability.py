@@ -63,7 +63,7 @@ def read(found: ExperimentRuns) -> dict:
     loss[wiring] = np.array([[final_losses(found, name).mean() for name in row] for row in names])
     share[wiring] = np.array([[np.mean([run.learned for run in found.of(name)]) for name in row] for row in names])
   return {
-    'unit': found.measure.unit,
+    'unit': found.metric.unit,
     'loss': loss,
     'share': share,
     'pre': share['pre'].min(),
@@ -86,7 +86,7 @@ def draw(measured: Measured) -> Figure:
         colour = BLACK if values[row, column] > np.mean(list(limits.values())) else 'white'
         axes.text(column, row, f'{share:.0%}', ha='center', va='center', fontsize=7, color=colour)
     axes.set(title=wiring.replace('_', ' '), xlabel='learning rate')
-    axes.set_xticks(range(len(RATES)), map(wording.short, RATES))
+    axes.set_xticks(range(len(RATES)), map(wording.format_number, RATES))
     axes.grid(visible=False)
   panels[0].set_yticks(range(len(DEPTHS)), [str(depth) for depth in DEPTHS])
   panels[0].set_ylabel('layers')

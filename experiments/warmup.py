@@ -53,7 +53,7 @@ def read(found: ExperimentRuns) -> dict:
   best = {name: values.min(1) for name, values in losses.items()}
   return {
     'rates': RATES,
-    'unit': found.measure.unit,
+    'unit': found.metric.unit,
     'losses': losses,
     **{f'{p}_cost': best[f'{p}_no_warmup'] - best[f'{p}_warmup'] for p in ('pre', 'post')},
   }
@@ -69,7 +69,7 @@ def draw(measured: Measured) -> Figure:
     losses, label, colour = measured['losses'][name], name.replace('_', ' '), VARIANT_COLOURS[placement]
     draw_over_rates(axes, measured['rates'], losses, label, colour, linestyle=line)
   axes.set_ylabel(f'final validation loss\n({measured["unit"]})')
-  axes.set_xticks(measured['rates'], map(wording.short, measured['rates']))
+  axes.set_xticks(measured['rates'], map(wording.format_number, measured['rates']))
   axes.minorticks_off()
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure

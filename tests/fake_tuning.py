@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import fake_runs
 
-from lab.commands.run_experiment import Trained
+from lab.commands.run_experiment import TrainingOutcome
 from lab.core import plan
 from lab.core.run import Run
 from lab.launch import worker_pool
@@ -39,7 +39,7 @@ class Trainer:
 
   def __call__(
     self, runs: Sequence[Run], launcher: Launcher, console, extend: bool = False, joins: bool = False
-  ) -> Trained:
+  ) -> TrainingOutcome:
     plan.check_directories(runs, extend, joins)
     todo = worker_pool.unfinished(runs)
     for run in todo:
@@ -50,4 +50,4 @@ class Trainer:
         inspect=False, points=4, tuned=run.tuned, test=final + TEST_MINUS_VALIDATION,
       )  # fmt: skip
       self.trained.append(run.label)
-    return Trained(SimpleNamespace(corpus=None, checksum=fake_runs.CHECKSUM), todo, [], None)
+    return TrainingOutcome(SimpleNamespace(corpus=None, checksum=fake_runs.CHECKSUM), todo, [], None)

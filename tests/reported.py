@@ -15,5 +15,5 @@ def findings(experiment, directory):
 
 def printed(summary, width=100):
   file = io.StringIO()
-  Console(file=file, width=width).print(report.table(summary, width))
+  Console(file=file, width=width).print(report.summary_table(summary, width))
   return file.getvalue()

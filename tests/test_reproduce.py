@@ -298,7 +298,7 @@ def test_bars_and_labels_beside_the_axes_are_told_apart():
   axes = figure.add_subplot()
   axes.bar([1, 2], [3.0, 4.0])
   axes.fill([0, 1, 1], [0, 0, 1])
-  figure_style.label_lines(figure, axes, [figure_style.Label(3.0, 'x', 'black')])
+  figure_style.label_lines(figure, axes, [figure_style.LineLabel(3.0, 'x', 'black')])
   [panel] = figure_data.drawn_numbers(figure)
   assert panel['bars'] == [{'x': 1.0, 'height': 3.0}, {'x': 2.0, 'height': 4.0}]
   assert panel['areas'] == [[[0, 0], [1, 0], [1, 1], [0, 0]]]

@@ -1,6 +1,6 @@
 """Points of a tuning, as from runs of two variants at three learning rates."""
 
-from lab.analysis.learning_rate_selection import Point
+from lab.analysis.tuning_results import GridPoint
 
 RATES, SEEDS = (1e-3, 2e-3, 4e-3), (100, 101)
 ABOUT = {
@@ -9,10 +9,10 @@ ABOUT = {
 }  # fmt: skip
 
 
-def points_of(losses: dict[str, list[list[float]]]) -> list[Point]:
+def points_of(losses: dict[str, list[list[float]]]) -> list[GridPoint]:
   """By variant a row a rate, a column a seed; a loss of 9 or more is that of a run that diverged."""
   return [
-    Point(
+    GridPoint(
       variant, rate, 20, seed, 'completed' if loss < 9 else 'diverged', loss if loss < 9 else None, loss,
       'bits per byte',
     )

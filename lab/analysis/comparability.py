@@ -3,10 +3,11 @@
 All of it is read from the runs' own config.json and result.json, never from what a command line says now.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.analysis.recorded_run import RecordedRun
+from lab.analysis.wording import format_seeds, format_value
 from lab.core.experiment import Changes
 from training.config import Config
 from training.data.held_out import part_of
@@ -25,7 +26,7 @@ SHOWN = 4  # differences that are told; summary.json has all
 DEFAULTS = Config().to_flat()
 
 
-def settings_of(run: RecordedRun) -> dict[str, Any]:
+def comparable_settings(run: RecordedRun) -> dict[str, Any]:
   """What decides a run's numbers beside its seeds, by name; None where its files do not say."""
   config, result = {**DEFAULTS, **run.config}, run.result
   found = {path: value for path, value in config.items() if decides(path) and path not in SEED_PATHS}
@@ -35,20 +36,20 @@ def settings_of(run: RecordedRun) -> dict[str, Any]:
   # Under a constant learning rate a run that was extended is the longer run.
   extended = [] if config['optimizer.schedule'] == 'constant' else result.get('extended_at') or []
   found[EXTENDED] = ', '.join(map(str, extended)) or 'none'
-  settings = {name: value for name, value in (result.get('settings') or {}).items() if of_random_numbers(name)}
+  settings = {name: value for name, value in (result.get('settings') or {}).items() if decides_random_numbers(name)}
   for change in result.get('environment_changed_at') or ():  # of what was trained under two, both are told
     for name, (before, now) in change['changes'].items():
-      if of_random_numbers(name) and change['step'] < result['steps']:
+      if decides_random_numbers(name) and change['step'] < result['steps']:
         settings[name] = f'{before} up to step {change["step"]}, then {now}'
   return found | {f'the setting {name}': value for name, value in settings.items()}
 
 
-def of_random_numbers(setting: str) -> bool:
+def decides_random_numbers(setting: str) -> bool:
   """Whether a setting of JAX decides which random numbers a seed gives."""
   return any(part in setting.lower() for part in ('prng', 'threefry', 'random_seed'))
 
 
-def drawn_by_seed(run: RecordedRun) -> dict[str, int]:
+def seeded_components(run: RecordedRun) -> dict[str, int]:
   """What the seed decides in a run, and the number that does: initial values, dropout masks, the data."""
   config = {**DEFAULTS, **run.config}
   found = {}
@@ -60,12 +61,12 @@ def drawn_by_seed(run: RecordedRun) -> dict[str, int]:
   return found
 
 
-def repeated(runs: Sequence[RecordedRun]) -> dict[int, int]:
+def duplicate_seeds(runs: Sequence[RecordedRun]) -> dict[int, int]:
   """The seeds of a variant whose runs are another seed's over again, as copies are: {seed: the one it repeats}."""
   found: dict[int, int] = {}
   originals: list[RecordedRun] = []
   for run in sorted(runs, key=lambda run: (any(run.config.get(path) != run.seed for path in SEED_PATHS), run.seed)):
-    same = [one for one in originals if drawn_by_seed(one) == drawn_by_seed(run) and not _differing(one, run)]
+    same = [one for one in originals if seeded_components(one) == seeded_components(run) and not _differing(one, run)]
     if same:
       found[run.seed] = same[0].seed
     else:
@@ -73,7 +74,7 @@ def repeated(runs: Sequence[RecordedRun]) -> dict[int, int]:
   return found
 
 
-def refusals(
+def incomparable_variants(
   runs_of: Mapping[str, Sequence[RecordedRun]], declared: Mapping[str, Changes] | None
 ) -> dict[str, tuple[str, ...]]:
   """The variants that are not to be pooled, each with what differs; the first one that agrees in itself is the measure.
@@ -82,7 +83,7 @@ def refusals(
     runs_of: the runs of each variant, the baseline first.
     declared: what each variant changes; None: whatever differs between two variants is what is compared.
   """
-  found = {variant: within(own) for variant, own in runs_of.items()}
+  found = {variant: inconsistencies(own) for variant, own in runs_of.items()}
   whole = [variant for variant, reasons in found.items() if not reasons]
   for variant in whole[1:]:
     found[variant] = _between(whole[0], variant, runs_of, declared)
@@ -91,14 +92,14 @@ def refusals(
   return {variant: tuple(reasons) for variant, reasons in found.items() if reasons}
 
 
-def within(runs: Sequence[RecordedRun]) -> list[str]:
+def inconsistencies(runs: Sequence[RecordedRun]) -> list[str]:
   """In what the runs of one variant differ beside their seeds, a phrase each: run.steps is 30 in seed 3, 150 in ..."""
-  every = {run.seed: settings_of(run) for run in runs}
+  every = {run.seed: comparable_settings(run) for run in runs}
   names = dict.fromkeys(name for settings in every.values() for name in settings)
   reasons = []
   for name in names:
     values = {seed: settings.get(name) for seed, settings in every.items()}
-    if len({repr(value) for value in values.values() if value is not None}) > 1 and not _says_nothing(name, every):
+    if len({repr(value) for value in values.values() if value is not None}) > 1 and not _is_same_content(name, every):
       reasons.append(f'{name} is {_by_value(values)}')
   parameters = {run.seed: run.result.get('parameters') for run in runs}
   if len(set(parameters.values())) > 1 and not reasons:
@@ -109,7 +110,7 @@ def within(runs: Sequence[RecordedRun]) -> list[str]:
   return reasons + [line for run in runs if (line := _contradiction(run))]
 
 
-def differences(variant: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dict[str, tuple[Any, Any]]:
+def setting_differences(variant: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dict[str, tuple[Any, Any]]:
   """What decides numbers and differs between the runs of two variants: name -> (here, there)."""
   return _differing(variant[0], baseline[0])
 
@@ -121,14 +122,14 @@ def _between(
   allowed = set() if declared is None else {*declared[variant], *declared[reference]}
   if all(run.result.get('learning_rate_tuned') for run in (*ours, *theirs)):
     allowed |= set(TUNED_PATHS)
-  differing = differences(ours, theirs)
+  differing = setting_differences(ours, theirs)
   if declared is None:
     allowed = {name for name in differing if name not in (TEXT, PART) and not name.startswith('the setting ')}
   synthetic = ours[0].config.get('data.task') in TASKS
   if allowed & {*RETOKENIZES, *(['data.sequence_length'] if synthetic else [])} and _same_text(ours[0], theirs[0]):
     differing.pop(TEXT, None)
   reasons = [
-    f'{name} is {told(here)} ({reference} {told(there)})'
+    f'{name} is {format_value(here)} ({reference} {format_value(there)})'
     for name, (here, there) in differing.items()
     if name not in allowed
   ]
@@ -154,20 +155,20 @@ def _undeclared(
   free = TUNED_PATHS if first.result.get('learning_rate_tuned') else ()
   config = {**DEFAULTS, **first.config}
   return [
-    f'{path} is {told(config[path])}, and the variant is declared with {told(value)}'
+    f'{path} is {format_value(config[path])}, and the variant is declared with {format_value(value)}'
     for path, value in declared[variant].items()
     if path in config and path not in free and config[path] != value
   ]
 
 
 def _differing(one: RecordedRun, other: RecordedRun) -> dict[str, tuple[Any, Any]]:
-  ours, theirs = settings_of(one), settings_of(other)
+  ours, theirs = comparable_settings(one), comparable_settings(other)
   return {
     name: (ours.get(name), theirs.get(name))
     for name in dict.fromkeys([*ours, *theirs])
     if ours.get(name) != theirs.get(name)
     and not _unknown(name, one, other, ours, theirs)
-    and not _says_nothing(name, {0: ours, 1: theirs})
+    and not _is_same_content(name, {0: ours, 1: theirs})
   }
 
 
@@ -180,7 +181,7 @@ def _unknown(
   return name in (TEXT, SOURCE, PART) and (ours.get(name) is None or theirs.get(name) is None)
 
 
-def _says_nothing(name: str, every: Mapping[int, Mapping[str, Any]]) -> bool:
+def _is_same_content(name: str, every: Mapping[int, Mapping[str, Any]]) -> bool:
   """A path that differs names the same thing where the checksums agree."""
   checksum = TEXT if name in TEXT_PATHS else SOURCE if name == 'run.init_from' else None
   return (
@@ -197,7 +198,8 @@ def _contradiction(run: RecordedRun) -> str:
   if result.get('status') != 'diverged':
     pairs['run.steps'] = result.get('steps')
   return '; '.join(
-    f'{path} is {told(config[path])} in the config.json of seed {run.seed}, {told(value)} in its result.json'
+    f'{path} is {format_value(config[path])} in the config.json of seed {run.seed}, '
+    f'{format_value(value)} in its result.json'
     for path, value in pairs.items()
     if value is not None and config[path] != value
   )
@@ -215,28 +217,8 @@ def _by_value(values: Mapping[int, Any]) -> str:
   """Which seeds have which value, the rarest first: 30 in seed 3, 150 in seeds 0-2."""
   groups: dict[str, list[int]] = {}
   for seed, value in sorted(values.items()):
-    groups.setdefault(told(value), []).append(seed)
+    groups.setdefault(format_value(value), []).append(seed)
   if len(groups) == 1:
     return next(iter(groups))
   ordered = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
-  return ', '.join(f'{value} in {seeds_told(seeds)}' for value, seeds in ordered)
-
-
-def seeds_told(seeds: Iterable[int]) -> str:
-  """Seeds as a person writes them: seed 3, seeds 0-2, seeds 0, 2-4."""
-  ordered = sorted(seeds)
-  runs: list[list[int]] = []
-  for seed in ordered:
-    if runs and seed == runs[-1][-1] + 1:
-      runs[-1].append(seed)
-    else:
-      runs.append([seed])
-  parts = [f'{run[0]}-{run[-1]}' if len(run) > 2 else ', '.join(map(str, run)) for run in runs]
-  return ('seed ' if len(ordered) == 1 else 'seeds ') + ', '.join(parts)
-
-
-def told(value: Any) -> str:
-  """A setting as a person reads it; of a checksum its beginning."""
-  if isinstance(value, str) and len(value) >= 16 and all(sign in '0123456789abcdef' for sign in value):
-    return value[:8]
-  return 'not recorded' if value is None else "''" if value == '' else str(value)
+  return ', '.join(f'{value} in {format_seeds(seeds)}' for value, seeds in ordered)

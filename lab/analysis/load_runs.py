@@ -9,7 +9,7 @@ import pandas as pd
 
 from lab.analysis import comparability, ngram_baselines, results
 from lab.analysis.experiment_runs import ExperimentRuns
-from lab.analysis.recorded_run import BITS, NATS, ON_TEST, Measure, RecordedRun
+from lab.analysis.recorded_run import BITS, NATS, ON_TEST, Metric, RecordedRun
 from lab.core.experiment import Experiment
 from training.config import ConfigError
 from training.data.held_out import part_of
@@ -34,11 +34,11 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
       f'{directory} holds runs of {", ".join(others)}, none of {", ".join(order)}: '
       f'make some with python train.py --experiment={experiment.name}'
     )
-  notes = [*missing(experiment, found), *found_files.left_out]
+  notes = [*describe_missing(experiment, found), *found_files.left_out]
   if others:
     notes.append(f'not shown here: {", ".join(others)}')
   notes += _extended(found)
-  runs, said = without_repeated([run for record in found if (run := read_run(record, notes))])
+  runs, said = drop_duplicate_seeds([run for record in found if (run := read_run(record, notes))])
   notes += said
   if not runs:
     raise ConfigError(f'{directory} holds no whole run: {notes[-1]}')
@@ -64,17 +64,17 @@ def assemble(
     declared: whether variants may differ in what they declare alone; else whatever differs is what is compared.
   """
   runs_of = {name: own for name in experiment.variants if (own := [run for run in runs if run.variant == name])}
-  refused = comparability.refusals(runs_of, experiment.variants if declared else None)
+  refused = comparability.incomparable_variants(runs_of, experiment.variants if declared else None)
   compared = [run for run in runs if run.variant not in refused] or runs
-  measure = BITS if any(run.result.get(BITS.column) is not None for run in compared) else NATS
+  metric = BITS if any(run.result.get(BITS.column) is not None for run in compared) else NATS
   if all(run.result.get('learning_rate_tuned') for run in compared):
-    on_test = ON_TEST[measure]
+    on_test = ON_TEST[metric]
     scored = [run.result.get(on_test.column) for run in compared if run.status != 'diverged']
-    measure = measure if None in scored else on_test  # older versions did not record a test loss
+    metric = metric if None in scored else on_test  # older versions did not record a test loss
   counted = {str(run.directory) for run in runs}
   marked = [{**record, 'pooled': _pooled(record, experiment, counted, refused)} for record in records]
-  yardsticks = _yardsticks(Path(directory), compared, measure)
-  return ExperimentRuns(experiment, tuple(runs), marked, measure, yardsticks, tuple(notes), refused, declared)
+  baselines = _ngram_baselines(Path(directory), compared, metric)
+  return ExperimentRuns(experiment, tuple(runs), marked, metric, baselines, tuple(notes), refused, declared)
 
 
 def _pooled(
@@ -89,12 +89,12 @@ def _pooled(
   return f'no: {"; ".join(refused[variant])}' if variant in refused else 'yes'
 
 
-def without_repeated(runs: Sequence[RecordedRun]) -> tuple[list[RecordedRun], list[str]]:
+def drop_duplicate_seeds(runs: Sequence[RecordedRun]) -> tuple[list[RecordedRun], list[str]]:
   """The runs without those that are another seed's over again, and a line for each of these."""
   kept, notes = [], []
   for variant in dict.fromkeys(run.variant for run in runs):
     own = [run for run in runs if run.variant == variant]
-    repeats = comparability.repeated(own)
+    repeats = comparability.duplicate_seeds(own)
     kept += [run for run in own if run.seed not in repeats]
     notes += [
       f'{variant}: seed {seed} is seed {first} over again (nothing that a seed decides differs), and counts once'
@@ -118,7 +118,7 @@ def read_run(record: Mapping[str, Any], notes: list[str]) -> RecordedRun | None:
   return RecordedRun(directory, record, {**comparability.DEFAULTS, **config}, metrics)
 
 
-def missing(experiment: Experiment, records: Iterable[Mapping[str, Any]]) -> list[str]:
+def describe_missing(experiment: Experiment, records: Iterable[Mapping[str, Any]]) -> list[str]:
   """A line for all variants that lack the same runs; where that is every one that has any, they are not named."""
   seeds: dict[str, set[int]] = {variant: set() for variant in experiment.variants}
   for record in records:
@@ -152,17 +152,17 @@ def _seeds(seeds: list[int]) -> str:
   return ('seed ' if len(seeds) == 1 else 'seeds ') + ', '.join(map(str, seeds))
 
 
-def _yardsticks(directory: Path, runs: Sequence[RecordedRun], measure: Measure) -> dict[str, float]:
+def _ngram_baselines(directory: Path, runs: Sequence[RecordedRun], metric: Metric) -> dict[str, float]:
   """N-gram models of the split that the runs are compared on; in nats a token, result.json has the unigram entropy.
 
   There are none where the runs are not all of one text, or where the file beside them is of another.
   """
-  if measure.unit == BITS.unit:
+  if metric.unit == BITS.unit:
     checksums = {run.result.get('data_checksum') for run in runs}
     checksum = checksums.pop() if len(checksums) == 1 else None
     parts = {part for run in runs if (part := part_of(run.result)) is not None}
-    return ngram_baselines.read(directory, measure.split, checksum, parts.pop() if len(parts) == 1 else None) or {}
-  if measure is not NATS:
+    return ngram_baselines.read(directory, metric.split, checksum, parts.pop() if len(parts) == 1 else None) or {}
+  if metric is not NATS:
     return {}
   entropies = {run.result['unigram_entropy'] for run in runs if run.result.get('unigram_entropy') is not None}
   return {'unigram': float(entropies.pop())} if len(entropies) == 1 else {}

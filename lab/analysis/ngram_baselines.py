@@ -41,7 +41,7 @@ def read(directory: Path, split: str, data_checksum: str | None, part: int | Non
   return values if whole else None
 
 
-def keep(directory: Path, split: Split, data: Data, tokens: int = 0) -> Path:
+def write_if_outdated(directory: Path, split: Split, data: Data, tokens: int = 0) -> Path:
   """Counts them and writes the file, unless it is there and of this text; `tokens`: run.final_evaluation_tokens."""
   path, part = path_of(directory, split), tokens if is_part(data, tokens) else 0
   if read(directory, split, data.checksum, part) is None:

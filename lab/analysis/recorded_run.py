@@ -1,4 +1,4 @@
-"""One finished run as its directory records it, and the measures that runs are compared by."""
+"""One finished run as its directory records it, and the metrics that runs are compared by."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ class Score:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measure:
+class Metric:
   """What variants are compared by.
 
   Attributes:
@@ -43,8 +43,8 @@ class Measure:
   split: str = 'validation'
 
 
-BITS = Measure('val_bits_per_byte', 'validation/bits_per_byte', 'bits per byte', MARGIN_BITS)
-NATS = Measure('val_loss', 'validation/loss', 'nats a token', MARGIN_NATS)
+BITS = Metric('val_bits_per_byte', 'validation/bits_per_byte', 'bits per byte', MARGIN_BITS)
+NATS = Metric('val_loss', 'validation/loss', 'nats a token', MARGIN_NATS)
 # Where the validation split has chosen the learning rates, the test split says what they are worth.
 ON_TEST = {
   BITS: dataclasses.replace(BITS, column='test_bits_per_byte', split='test'),
@@ -74,9 +74,9 @@ class RecordedRun:
     return self.result['variant']
 
   @property
-  def named(self) -> str:
+  def folder_variant(self) -> str:
     """The variant's name in its folder, which it may not be shown under."""
-    return self.result.get('named', self.variant)
+    return self.result.get('folder_variant', self.variant)
 
   @property
   def seed(self) -> int:
@@ -98,23 +98,23 @@ class RecordedRun:
     """Tokens in a global batch."""
     return self.config['run.batch_size'] * self.config['data.sequence_length']
 
-  def final(self, measure: Measure) -> float | None:
+  def final(self, metric: Metric) -> float | None:
     """The value after the last step; None for a run that never got there."""
-    return self.result.get(measure.column) if self.status != 'diverged' else None
+    return self.result.get(metric.column) if self.status != 'diverged' else None
 
-  def score(self, measure: Measure) -> Score:
+  def score(self, metric: Metric) -> Score:
     """How the run ended, for a comparison."""
-    return Score(self.final(measure), self.learned)
+    return Score(self.final(metric), self.learned)
 
-  def curve(self, measure: Measure) -> pd.Series:
+  def curve(self, metric: Metric) -> pd.Series:
     """The validation curve, indexed by tokens seen."""
-    if measure.curve not in self.metrics:
+    if metric.curve not in self.metrics:
       return pd.Series(dtype='float64')
-    values = self.metrics[measure.curve].dropna()
+    values = self.metrics[metric.curve].dropna()
     return values.set_axis(values.index * self.tokens_per_step)
 
 
-def mean_curve(runs: Iterable[RecordedRun], measure: Measure) -> pd.Series:
+def mean_curve(runs: Iterable[RecordedRun], metric: Metric) -> pd.Series:
   """The mean validation curve over seeds, at the points that all have; runs that diverged or have none are left out."""
-  curves = [curve for run in runs if run.final(measure) is not None and len(curve := run.curve(measure))]
+  curves = [curve for run in runs if run.final(metric) is not None and len(curve := run.curve(metric))]
   return pd.concat(curves, axis=1).dropna().mean(axis=1) if curves else pd.Series(dtype='float64')

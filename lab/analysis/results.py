@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from lab.analysis import run_files
+from lab.analysis import find_results
 from training.config import ConfigError
 from training.files import write_atomically
 from training.run_files.metrics_log import read_metrics
@@ -23,7 +23,7 @@ COLUMNS = (
 _INTEGERS = ('seed', 'steps', 'tokens', 'parameters', 'flops_per_token', 'diverged_at')
 # Of results.csv alone: whether a run is in its variant's mean, `yes`, or `no: ` and why; what its variant is called.
 LAST = ('pooled', 'label')
-NOTHING = run_files.Found([], [])
+NOTHING = find_results.FoundResults([], [])
 _TEXTS = ('experiment', 'variant', 'status')
 
 
@@ -52,11 +52,11 @@ def load(*workdirs: str | os.PathLike) -> pd.DataFrame:
     for line in found.left_out:
       warnings.warn(f'{workdir}: {line}', stacklevel=2)
     records += [{**record, 'workdir': str(workdir)} for record in found.records]
-  return as_table(run_files.distinct(records))
+  return as_table(find_results.distinct(records))
 
 
-def find_runs(workdir: str | os.PathLike) -> run_files.Found:
-  """The finished runs under a directory, and what is left out; see `run_files.find`.
+def find_runs(workdir: str | os.PathLike) -> find_results.FoundResults:
+  """The finished runs under a directory, and what is left out; see `find_results.find_results`.
 
   Raises:
     ConfigError: where there is no finished run, or a result.json cannot be read.
@@ -64,21 +64,21 @@ def find_runs(workdir: str | os.PathLike) -> run_files.Found:
   workdir = Path(workdir)
   if not workdir.is_dir():
     raise ConfigError(f'there is no directory {workdir}')
-  found = run_files.find(workdir)
+  found = find_results.find_results(workdir)
   if not found.records:
     raise _no_runs(workdir, found)
   return found
 
 
-def find_experiment_runs(experiment: str, directory: str | os.PathLike) -> run_files.Found:
+def find_experiment_runs(experiment: str, directory: str | os.PathLike) -> find_results.FoundResults:
   """The finished runs of one experiment in its directory, and what is left out; errors as `find_runs`."""
-  found = run_files.find_of_experiment(experiment, directory) if Path(directory).is_dir() else NOTHING
+  found = find_results.find_experiment_results(experiment, directory) if Path(directory).is_dir() else NOTHING
   if not found.records:
     raise _no_runs(Path(directory), found)
   return found
 
 
-def _no_runs(directory: Path, found: run_files.Found) -> ConfigError:
+def _no_runs(directory: Path, found: find_results.FoundResults) -> ConfigError:
   aside = f' ({found.left_out[0]})' if found.left_out else ''
   return ConfigError(f'{directory} holds no finished run{aside}')
 

@@ -112,7 +112,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
   return adjusted
 
 
-def exponent(sizes: Sequence[float], values: ArrayLike) -> np.ndarray:
+def power_law_exponent(sizes: Sequence[float], values: ArrayLike) -> np.ndarray:
   """The power of size that each row of values grows with, (rows,): the slope of log value against log size.
 
   Args:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from lab.analysis import comparability, provenance_check, recorded_run, statistics, verdict_wording, wording
-from lab.analysis.claims import contradictions, covered, held_equal
+from lab.analysis import comparability, provenance_notes, recorded_run, statistics, verdict_wording, wording
 from lab.analysis.comparability import SEED_PATHS
+from lab.analysis.controlled_factors import held_equal, interval_covers, tuning_mismatches
 from lab.analysis.experiment_runs import ExperimentRuns
-from lab.analysis.learning_rate_selection import Tuning, describe_choice
 from lab.analysis.recorded_run import RecordedRun
+from lab.analysis.tuning_results import Tuning, describe_tuning
 from training.data.held_out import part_of
 
 NOT_COMPARABLE = 'not comparable'
@@ -28,29 +28,29 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
     runs: all there are.
     tuning: how the learning rates were chosen, for runs that are at those.
   """
-  experiment, measure = runs.experiment, runs.measure
+  experiment, metric = runs.experiment, runs.metric
   variants = {name: _describe(runs, name) for name in runs.variants}
   compared = {name: entry for name, entry in variants.items() if entry['pooled']}
   if experiment.baseline in compared:
     _compare(runs, compared)
   _judge(runs, variants)
-  chosen = _describe_tuning(runs, tuning) if tuning and measure.split == 'test' else None
+  chosen = _describe_tuning(runs, tuning) if tuning and metric.split == 'test' else None
   equal, different = held_equal(runs, compared, bool(chosen and chosen['holds']))
   return {
     'experiment': experiment.name,
     'question': experiment.question,
     'baseline': experiment.baseline,
     'measure': {
-      'column': measure.column,
-      'unit': measure.unit,
-      'margin': measure.margin,
-      'split': measure.split,
+      'column': metric.column,
+      'unit': metric.unit,
+      'margin': metric.margin,
+      'split': metric.split,
     },
     'variants': variants,
-    'yardsticks': dict(runs.yardsticks),
+    'yardsticks': dict(runs.ngram_baselines),
     'held_equal': equal,
     'not_held_equal': different,
-    'interval': {'level': statistics.LEVEL, 'covers': covered(runs), 'does_not_cover': DOES_NOT_COVER},
+    'interval': {'level': statistics.LEVEL, 'covers': interval_covers(runs), 'does_not_cover': DOES_NOT_COVER},
     'tuning': chosen,
     'notes': [
       *runs.notes,
@@ -58,7 +58,7 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
       *_apart_curves(runs),
       *_dropped(runs),
       *_tuned_in_part(runs),
-      *provenance_check.notes(runs),
+      *provenance_notes.provenance_notes(runs),
       *(chosen['warnings'] if chosen else ()),
     ],
     'device': _distinct(run.result.get('device') for run in runs.runs),
@@ -71,12 +71,12 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
 
 def _measured_on(runs: ExperimentRuns) -> list[str]:
   """A line where the final losses are not of the whole split."""
-  name = 'test' if runs.measure.split == 'test' else 'val'
+  name = 'test' if runs.metric.split == 'test' else 'val'
   parts = _distinct(
     (run.result[f'{name}_tokens'], run.result[f'{name}_tokens_of']) for run in runs.runs if part_of(run.result)
   )
   return [
-    f'losses are of a fixed subset of the {runs.measure.split} split, spread over it: {scored:,} of {of:,} tokens '
+    f'losses are of a fixed subset of the {runs.metric.split} split, spread over it: {scored:,} of {of:,} tokens '
     '(run.final_evaluation_tokens=0 scores all)'
     for scored, of in parts
   ]
@@ -91,7 +91,7 @@ def _apart_curves(runs: ExperimentRuns) -> list[str]:
   if len(parts) < 2:
     return []
   told = ', '.join(
-    f'{provenance_check.named(runs, own)} {sequences} sequences of {length}'
+    f'{provenance_notes.format_runs(runs, own)} {sequences} sequences of {length}'
     for (sequences, length), own in parts.items()
   )
   return [f'validation curves are of different parts of the split, and do not compare ({told})']
@@ -112,18 +112,20 @@ def _tuned_in_part(runs: ExperimentRuns) -> list[str]:
   for variant in runs.variants:
     tuned = [run for run in runs.of(variant) if run.result.get('learning_rate_tuned')]
     if 0 < len(tuned) < len(runs.of(variant)):
-      lines.append(f'the learning rate was tuned in {provenance_check.named(runs, tuned)}, and given in its other runs')
+      lines.append(
+        f'the learning rate was tuned in {provenance_notes.format_runs(runs, tuned)}, and given in its other runs'
+      )
   return lines
 
 
 def _describe_tuning(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
   """How the rates were chosen; or, where that is not how these runs were made, in what they differ."""
   pooled = [run for variant in runs.variants for run in runs.pooled(variant)]
-  described = describe_choice(tuning, runs.variants, _distinct(run.result.get('data_checksum') for run in pooled))
-  against = contradictions(tuning, pooled, runs.experiment)
+  described = describe_tuning(tuning, runs.variants, _distinct(run.result.get('data_checksum') for run in pooled))
+  against = tuning_mismatches(tuning, pooled, runs.experiment)
   if against:
     described['sentence'] = (
-      f'by a tuning that does not hold for these runs: {wording.some(against, comparability.SHOWN)}'
+      f'by a tuning that does not hold for these runs: {wording.join_phrases(against, comparability.SHOWN)}'
     )
   return {**described, 'holds': not against, 'contradictions': against}
 
@@ -132,15 +134,15 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
   """What can be said of a variant alone."""
   own, pooled = runs.of(variant), runs.pooled(variant)
   first = own[0]
-  values = [value for run in pooled if (value := run.final(runs.measure)) is not None]
+  values = [value for run in pooled if (value := run.final(runs.metric)) is not None]
   low, high = statistics.interval(values) or (None, None)
   status = Counter(run.status for run in own)
   return {
-    'name': first.named,
+    'name': first.folder_variant,
     'pooled': bool(pooled),
-    'not_comparable': list(runs.refused.get(variant, ())),
+    'not_comparable': list(runs.not_comparable.get(variant, ())),
     'runs': {name: status[name] for name in ('completed', 'failed_to_learn', 'diverged')},
-    'seeds': {str(run.seed): run.final(runs.measure) for run in own},
+    'seeds': {str(run.seed): run.final(runs.metric) for run in own},
     'mean': float(np.mean(values)) if values else None,
     'low': low,
     'high': high,
@@ -169,7 +171,7 @@ def _shared(values: Iterable[Any], pooled: bool) -> Any:
 
 
 def _test_mean(pooled: Iterable[RecordedRun], runs: ExperimentRuns) -> float | None:
-  tests = [run.result.get('test_bits_per_byte') for run in pooled if run.final(runs.measure) is not None]
+  tests = [run.result.get('test_bits_per_byte') for run in pooled if run.final(runs.metric) is not None]
   tested = [value for value in tests if value is not None]
   return float(np.mean(tested)) if tested and len(tested) == len(tests) else None
 
@@ -180,7 +182,7 @@ def _judge(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
   for name, entry in variants.items():
     if not entry['pooled']:
       entry['verdict'] = NOT_COMPARABLE
-      entry['sentence'] = f'{NOT_COMPARABLE}: {wording.some(entry["not_comparable"], comparability.SHOWN)}'
+      entry['sentence'] = f'{NOT_COMPARABLE}: {wording.join_phrases(entry["not_comparable"], comparability.SHOWN)}'
     elif entry['comparison']:
       entry['verdict'] = entry['comparison']['verdict']
     elif name == baseline:
@@ -195,9 +197,9 @@ def _judge(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
 def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
   """Adds to each entry what needs the baseline: ratios, the paired difference and its sentence."""
   baseline = runs.experiment.baseline
-  scores = {name: {run.seed: run.score(runs.measure) for run in runs.pooled(name)} for name in variants}
+  scores = {name: {run.seed: run.score(runs.metric) for run in runs.pooled(name)} for name in variants}
   comparisons = {
-    name: statistics.compare(scores[name], scores[baseline], runs.measure.margin)
+    name: statistics.compare(scores[name], scores[baseline], runs.metric.margin)
     for name in variants
     if name != baseline
   }
@@ -206,7 +208,7 @@ def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
   for name, entry in variants.items():
     for quantity in ('parameters', 'flops_per_token', 'tokens'):
       entry[f'{quantity}_ratio'] = entry[quantity] / variants[baseline][quantity]
-    where = verdict_wording.conditions(entry, variants[baseline])
+    where = verdict_wording.describe_conditions(entry, variants[baseline])
     entry['sentence'] = f'the baseline, at {where}'
     if name in comparisons:
       comparison = comparisons[name]
@@ -217,12 +219,14 @@ def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
       }
       own, theirs = runs.pooled(name), runs.pooled(baseline)
       if not runs.declared:
-        entry['differs_in'] = list(comparability.differences(own, theirs))
-        where = f'{where}; differs from the baseline in {wording.some(entry["differs_in"], SHOWN) or "no setting"}'
-      unlike = provenance_check.unlike(own, theirs)
-      entry['sentence'] = verdict_wording.sentence(
-        comparison, entry['runs'], runs.measure.unit, where
-      ) + verdict_wording.made_apart(unlike)
+        entry['differs_in'] = list(comparability.setting_differences(own, theirs))
+        where = (
+          f'{where}; differs from the baseline in {wording.join_phrases(entry["differs_in"], SHOWN) or "no setting"}'
+        )
+      unlike = provenance_notes.differing_provenance(own, theirs)
+      entry['sentence'] = verdict_wording.verdict_sentence(
+        comparison, entry['runs'], runs.metric.unit, where
+      ) + verdict_wording.describe_provenance_differences(unlike)
       entry['token_multiplier'] = _token_multiplier(runs, name, comparison)
 
 
@@ -235,9 +239,9 @@ def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics
     return None  # the curves are of different parts of the split
   faster, slower = pair if comparison.direction == 'better' else reversed(pair)
   paired = [[run for run in runs.pooled(name) if run.seed in comparison.differences] for name in (faster, slower)]
-  if any(run.curve(runs.measure).empty for own in paired for run in own):
+  if any(run.curve(runs.metric).empty for own in paired for run in own):
     return None
-  curves = [recorded_run.mean_curve(own, runs.measure) for own in paired]
+  curves = [recorded_run.mean_curve(own, runs.metric) for own in paired]
   if any(curve.empty for curve in curves):
     return None
   tokens = curves[0].index.to_numpy(dtype='float64')

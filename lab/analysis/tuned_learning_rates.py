@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.analysis import learning_rate_selection
-from lab.analysis.learning_rate_selection import Tuning
+from lab.analysis import tuning_results
+from lab.analysis.tuning_results import Tuning
 from lab.core import plan
 from lab.core.experiment import Changes, Experiment
 from lab.core.run import Run
@@ -20,36 +20,38 @@ LEARNING_RATE, WARMUP = 'optimizer.learning_rate', 'optimizer.warmup_steps'
 FREE = (LEARNING_RATE, 'run.init_seed', 'data.seed')  # what the settings of a tuning do not hold
 
 
-def find(experiment: str, workdir: Path) -> Tuning | None:
+def find_tuning(experiment: str, workdir: Path) -> Tuning | None:
   """The tuning of an experiment: its own in the workdir, else the one that comes with the project, else None."""
   check_place(workdir / experiment)
-  return learning_rate_selection.read(workdir / experiment / 'tuned.csv') or learning_rate_selection.read(
+  return tuning_results.read_tuning(workdir / experiment / 'tuned.csv') or tuning_results.read_tuning(
     COMMITTED / f'{experiment}.csv'
   )
 
 
-def settings(experiment: Experiment, scale: Config, changes: Changes) -> dict[str, Any]:
+def tuning_settings(experiment: Experiment, scale: Config, changes: Changes) -> dict[str, Any]:
   """What a tuning holds for, beside the variants: the fields that decide a run, but for the rate and the seeds."""
   fields = identity(scale.replace({**experiment.base, **changes}))
   return {path: value for path, value in fields.items() if path not in FREE}
 
 
-def elsewhere(found: Tuning, experiment: Experiment, scale: Config, changes: Changes) -> str:
+def tuning_differences(found: Tuning, experiment: Experiment, scale: Config, changes: Changes) -> str:
   """In what the tuning was made otherwise than the experiment is to be run; empty where it holds."""
   then = identity(Config.from_flat(found.about['settings']))  # a field that is new since had its default
-  differing = differences(then, settings(experiment, scale, changes) | {path: then[path] for path in FREE})
+  differing = differences(then, tuning_settings(experiment, scale, changes) | {path: then[path] for path in FREE})
   declared = found.about['variants']
   others = [name for name, own in experiment.variants.items() if name in declared and declared[name] != dict(own)]
   return '; '.join([*differing.values(), *(f'{name} was another variant there' for name in others)])
 
 
-def plan_tuned(experiment: Experiment, scale: Config, changes: Changes, workdir: Path, found: Tuning) -> list[Run]:
+def plan_at_tuned_rates(
+  experiment: Experiment, scale: Config, changes: Changes, workdir: Path, found: Tuning
+) -> list[Run]:
   """The runs of an experiment, each variant at the rate chosen for it.
 
   Raises:
     ConfigError: if none was chosen for a variant, or a seed is one that the choice was made on.
   """
-  check_fresh(experiment, found.seeds)
+  check_seeds_disjoint(experiment, found.seeds)
   missing = [name for name in experiment.variants if name not in found.chosen]
   if missing:
     raise ConfigError(
@@ -64,7 +66,7 @@ def plan_tuned(experiment: Experiment, scale: Config, changes: Changes, workdir:
   return [dataclasses.replace(run, tuned=True) for run in runs]
 
 
-def check_fresh(experiment: Experiment, seeds: Sequence[int]) -> None:
+def check_seeds_disjoint(experiment: Experiment, seeds: Sequence[int]) -> None:
   """Raises ConfigError if the experiment is to be reported on one of the seeds that choose its rates."""
   both = sorted(set(experiment.seeds) & set(seeds))
   if both:

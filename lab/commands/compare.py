@@ -39,7 +39,7 @@ def compare(
     given: work directories, or directories of experiments, variants or runs. Their first variant is the baseline.
     workdir: where the report goes.
     name: of its folder; empty: made of what is compared.
-    labelled: see `labels.parse`.
+    labelled: see `labels.parse_labels`.
     command: makes it all again.
 
   Returns:
@@ -51,15 +51,15 @@ def compare(
   given = list(dict.fromkeys(os.path.normpath(directory.strip()) for directory in given if directory.strip()))
   if not given:
     raise ConfigError('--compare: name the directories, as in --compare=runs/block/baseline,runs/custom/mine')
-  name = name or name_of(given)
+  name = name or comparison_name(given)
   names.check_experiment_name(name)
   runs = load(given, name)
-  runs = labels.relabel(runs, labels.parse(labelled, runs.experiment.variants))
+  runs = labels.relabel(runs, labels.parse_labels(labelled, runs.experiment.variants))
   directory = workdir / FOLDER / name
   with locked(directory / 'lock', REPORT_WITHIN):
     for folder in (directory, directory / 'figures'):
       clear_unfinished(folder)
-    return report.write_from(runs, directory, command)
+    return report.write_report(runs, directory, command)
 
 
 def load(given: Sequence[str], name: str) -> ExperimentRuns:
@@ -78,15 +78,15 @@ def load(given: Sequence[str], name: str) -> ExperimentRuns:
   runs: list[RecordedRun] = []
   for group, records in groups.items():
     own = [run for record in records if (run := load_runs.read_run(record, notes))]
-    whole, said = load_runs.without_repeated(own)
-    runs += [labels.renamed(run, shown[group]) for run in whole]
+    whole, said = load_runs.drop_duplicate_seeds(own)
+    runs += [labels.with_label(run, shown[group]) for run in whole]
     notes += said
   if not runs:
     raise ConfigError(f'--compare: there is no whole run: {notes[-1]}')
   variants: Mapping[str, Any] = {shown[group]: {} for group in groups}
   experiment = Experiment(QUESTION, variants, name=name, seeds=tuple(sorted({run.seed for run in runs})))
   every = [{**record, 'variant': shown[group]} for group, records in groups.items() for record in records]
-  notes = [*load_runs.missing(experiment, every), *notes]
+  notes = [*load_runs.describe_missing(experiment, every), *notes]
   baselines = Path(every[0]['directory']).parents[1]
   compared = load_runs.assemble(experiment, baselines, runs, every, notes, declared=False)
   names_kept = [group.variant for group, records in groups.items() for _ in records]
@@ -111,7 +111,7 @@ def distinct_names(groups: Sequence[Group]) -> list[str]:
   return next((scheme for scheme in schemes if len(set(scheme)) == len(scheme)), schemes[-1])
 
 
-def name_of(given: Sequence[str]) -> str:
+def comparison_name(given: Sequence[str]) -> str:
   """A name for a comparison: block-baseline+custom-mine; of a long one the beginning, and a checksum."""
   parts = ['-'.join(Path(directory).parts[-2:]) for directory in given]
   name = '+'.join(re.sub(r'[^A-Za-z0-9_.=+-]+', '-', part).strip('-.') for part in parts).strip('+-.')

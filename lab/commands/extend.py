@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.analysis.learning_rate_selection import Tuning
+from lab.analysis.tuning_results import Tuning
 from lab.core.experiment import Changes, Experiment
 from lab.core.found_runs import describe, found_runs
 from lab.core.names import name_of
@@ -16,7 +16,7 @@ from training.run_files.result import RESULT
 STEPS = 'run.steps'
 
 
-def find_custom(changes: Changes, workdir: Path) -> str:
+def find_custom_run(changes: Changes, workdir: Path) -> str:
   """The name of the run outside the experiments that these changes, but for the number of steps, were given to.
 
   A name that was made of what was changed has the steps in it where these were given then.
@@ -33,7 +33,7 @@ def find_custom(changes: Changes, workdir: Path) -> str:
   raise _nothing(name_of(others), workdir)
 
 
-def settings(changes: Changes) -> list[str]:
+def changed_settings(changes: Changes) -> list[str]:
   """The paths of what is changed that decide a run, but for the number of steps."""
   return [path for path in changes if path in identity(Config()) and path != STEPS]
 
@@ -73,7 +73,7 @@ def plan_extension(
   return runs
 
 
-def with_labels(runs: Sequence[Run], tuning: Tuning | None) -> list[Run]:
+def mark_tuned(runs: Sequence[Run], tuning: Tuning | None) -> list[Run]:
   """The runs with `tuned` as it was; one without a result, which would say so, is told by its learning rate."""
   chosen = tuning.chosen if tuning else {}
   finished = [run for run in runs if (run.directory / RESULT).exists()]
@@ -88,7 +88,7 @@ def with_labels(runs: Sequence[Run], tuning: Tuning | None) -> list[Run]:
 
 def _extended(run: Run, steps: int, changes: Changes) -> Run:
   stored = run.config.to_flat()
-  for path in settings(changes):
+  for path in changed_settings(changes):
     if stored[path] != changes[path]:
       raise ConfigError(
         f'{run.directory} has {path}={stored[path]}, and {changes[path]} is asked for: --extend changes nothing but '

@@ -14,7 +14,7 @@ from training.paths import given_path
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class TrainRequest:
   """The flags of train.py; see `python train.py --help` for what each means.
 
   Attributes:
@@ -62,7 +62,7 @@ class Request:
     return bool(which & self.given or self.config_file or self.changes)
 
 
-def resolve(request: Request) -> tuple[Experiment, Changes]:
+def resolve(request: TrainRequest) -> tuple[Experiment, Changes]:
   """The experiment that the request names or makes, and the changes it makes to all of its variants.
 
   Raises:
@@ -73,18 +73,20 @@ def resolve(request: Request) -> tuple[Experiment, Changes]:
     raise ConfigError('--config.run.init_from and --init_from say different things: leave one out')
   if request.experiment and (request.sweep or request.name):
     raise ConfigError('--sweep and --name make an experiment of their own: leave --experiment out')
-  own_settings = extend.settings(changes) if request.extend else changes  # to extend `block`, steps alone are given
+  own_settings = (
+    extend.changed_settings(changes) if request.extend else changes
+  )  # to extend `block`, steps alone are given
   if request.sweep:
     experiment = plan.sweep_experiment(request.sweep, changes, request.name)
   elif not request.experiment and (request.name or request.config_file or own_settings):
-    name = request.name or (extend.find_custom(changes, request.directory()) if request.extend else '')
+    name = request.name or (extend.find_custom_run(changes, request.directory()) if request.extend else '')
     experiment, changes = plan.custom_experiment(changes, name), {}
   else:
     experiment = registry.find_experiment(request.experiment or 'block')
   return experiment, {**changes, **_shared_rate(request, experiment, changes)}
 
 
-def _shared_rate(request: Request, experiment: Experiment, changes: Changes) -> Changes:
+def _shared_rate(request: TrainRequest, experiment: Experiment, changes: Changes) -> Changes:
   """What --shared_learning_rate changes, once it is clear that no two flags set the learning rate."""
   rate = request.shared_learning_rate
   if rate is None and not request.tune:

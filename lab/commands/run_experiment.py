@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from lab.analysis import ngram_baselines
-from lab.analysis.learning_rate_selection import Tuning
+from lab.analysis.tuning_results import Tuning
 from lab.core.experiment import Experiment
 from lab.core.plan import check_directories
 from lab.core.run import Run
@@ -24,7 +24,7 @@ from training.run_files.locks import REPORT_WITHIN, locked
 from training.run_files.run_directory import check_text, is_finished
 
 
-class View(NamedTuple):
+class ReportOptions(NamedTuple):
   """What a report shows of an experiment.
 
   Attributes:
@@ -36,7 +36,7 @@ class View(NamedTuple):
   labels: Mapping[str, str] = {}
 
 
-class Trained(NamedTuple):
+class TrainingOutcome(NamedTuple):
   """What `train_runs` did.
 
   Attributes:
@@ -61,7 +61,7 @@ def run_experiment(
   extend: bool = False,
   tuning: Tuning | None = None,
   joins: bool = False,
-  view: View = View(),  # noqa: B008
+  options: ReportOptions = ReportOptions(),  # noqa: B008
 ) -> int:
   """Trains the runs that are not finished, and writes and prints the report.
 
@@ -77,7 +77,7 @@ def run_experiment(
     extend: whether runs of fewer steps, but else the same, go on to as many as asked for.
     tuning: how the learning rates were, or might have been, chosen; the report shows it.
     joins: whether another process leads: of those that train one run together.
-    view: what the report shows.
+    options: what the report shows.
 
   Returns:
     The exit code: 0; 1 if a run failed; the launcher's own if runs are left, and nothing is written then.
@@ -91,26 +91,26 @@ def run_experiment(
   directory = runs[0].directory.parent.parent
   if len(failed) == len(runs):
     return 1
-  shown = _shown(experiment, view.variants, {run.parent.name for run in directory.glob('*/seed_*')} if todo else ())
+  shown = _shown(experiment, options.variants, {run.parent.name for run in directory.glob('*/seed_*')} if todo else ())
   try:
     with locked(directory / 'lock', REPORT_WITHIN):  # the second of two commands sees all runs
       for folder in (directory, directory / 'figures'):
         clear_unfinished(folder)
       splits: tuple[Split, ...] = ('validation', 'test') if runs[0].tuned else ('validation',)
       for split in splits:
-        ngram_baselines.keep(directory, split, data, runs[0].config.run.final_evaluation_tokens)
-      summary, paths = report.write(shown, directory, command, tuning, view.labels)
+        ngram_baselines.write_if_outdated(directory, split, data, runs[0].config.run.final_evaluation_tokens)
+      summary, paths = report.write(shown, directory, command, tuning, options.labels)
   except OSError as error:  # on a full disk, or a read-only one
-    show(report.summary_of(shown, directory, command, tuning, view.labels), [], console)
+    print_report(report.read_summary(shown, directory, command, tuning, options.labels), [], console)
     console.print(f'only the table: {SaveFailed(error.filename or directory, error)}', soft_wrap=True)
     return 1
-  show(summary, paths, console)
+  print_report(summary, paths, console)
   return 1 if failed else 0
 
 
-def show(summary: Mapping[str, Any], paths: Sequence[Path], console: Console) -> None:
+def print_report(summary: Mapping[str, Any], paths: Sequence[Path], console: Console) -> None:
   """Prints the table of a report, and where its files are."""
-  console.print(report.table(summary, console.width))
+  console.print(report.summary_table(summary, console.width))
   for path in paths:
     console.print(_from_here(path), highlight=False, soft_wrap=True)
 
@@ -124,12 +124,12 @@ def _shown(experiment: Experiment, asked: Sequence[str], there: Collection[str])
 
 def train_runs(
   runs: Sequence[Run], launcher: Launcher, console: Console, extend: bool = False, joins: bool = False
-) -> Trained:
+) -> TrainingOutcome:
   """Trains the runs that are not finished; the arguments and errors are those of `run_experiment`."""
   check_directories(runs, extend, joins)
   data, todo = _load_data(runs), worker_pool.unfinished(runs)
   failed, code = launcher(runs, todo, console)
-  return Trained(data, todo, failed, code)
+  return TrainingOutcome(data, todo, failed, code)
 
 
 def _load_data(runs: Sequence[Run]) -> Data:

@@ -74,7 +74,7 @@ def status_of(run: Run) -> Status:
   return Status(state, last['step'], last.get('train/loss'), log.stat().st_mtime if rows else None, note)
 
 
-def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
+def print_status(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
   """Prints a line a run, how many are in which state, and what the failed ones said last; returns the exit code.
 
   Where a directory holds another run than is asked for, it is that one's state, with a line that says so.
@@ -94,7 +94,7 @@ def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
         raise
       shown.append(dataclasses.replace(run, config=Config.from_flat(stored)))
       others.append(error.what)
-  _tell({run: status_of(run) for run in shown}, console)
+  _print_table({run: status_of(run) for run in shown}, console)
   if others:
     more = f' (and {len(others) - 1} more like it)' if len(others) > 1 else ''
     line = f'not what this command would train: {others[0]}{more}; shown are the runs that are there'
@@ -102,11 +102,11 @@ def show(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
   return 0
 
 
-def show_all(workdir: Path, console: Console) -> int:
+def print_workdir_status(workdir: Path, console: Console) -> int:
   """Prints the same of every run that lies in a work directory, whatever its experiment; returns the exit code."""
   found = found_runs(workdir)
   if found.runs:
-    _tell({run: status_of(run) for run in found.runs}, console)
+    _print_table({run: status_of(run) for run in found.runs}, console)
   else:
     console.print(f'no runs in {workdir} yet', markup=False, highlight=False, soft_wrap=True)
   for line in (*found.damaged, *(f'{directory}: has not begun' for directory in found.waiting)):
@@ -114,7 +114,7 @@ def show_all(workdir: Path, console: Console) -> int:
   return 0
 
 
-def _tell(found: Mapping[Run, Status], console: Console) -> None:
+def _print_table(found: Mapping[Run, Status], console: Console) -> None:
   console.print(_table(found, console.width))
   for run, status in found.items():
     if status.state == 'failed':

@@ -4,10 +4,10 @@ from rich.console import Console
 
 from configs.flags import load_config
 from lab.analysis import tuned_learning_rates
-from lab.analysis.learning_rate_selection import Tuning
+from lab.analysis.tuning_results import Tuning
 from lab.commands import extend
 from lab.commands.list_experiments import list_experiments
-from lab.commands.request import Request, resolve
+from lab.commands.request import TrainRequest, resolve
 from lab.core import plan
 from lab.core.experiment import Changes, Experiment
 from lab.core.run import Run
@@ -21,7 +21,7 @@ from training.run_files.run_directory import workdir_of
 # Some imports are inside functions: what reads runs, trains or draws takes seconds to import, and --list needs none.
 
 
-def run(request: Request, console: Console) -> int:
+def run_request(request: TrainRequest, console: Console) -> int:
   """Does what is asked for, and returns the exit code.
 
   Raises:
@@ -36,7 +36,7 @@ def run(request: Request, console: Console) -> int:
   if request.status and not request.names_runs():
     from lab.commands import status
 
-    return status.show_all(workdir, console)
+    return status.print_workdir_status(workdir, console)
   experiment, changes = resolve(request)
   scale = load_config(request.config_file or str(PROJECT / experiment.config))
   chosen = plan.select(experiment, request.variants, parse_seeds(request.seeds))
@@ -66,7 +66,7 @@ def run(request: Request, console: Console) -> int:
       code = tune.tune(chosen, scale, changes, workdir, launcher, console, request.command, request.extend)
       if code is not None:
         return code
-  tuning = tuned_learning_rates.find(experiment.name, workdir)
+  tuning = tuned_learning_rates.find_tuning(experiment.name, workdir)
   if extends:
     runs, tuning = _extended(runs, tuning, chosen, scale, changes, console)
   elif tuning:
@@ -74,12 +74,12 @@ def run(request: Request, console: Console) -> int:
   if launcher is None:
     from lab.commands import status
 
-    return status.show([*grid, *runs], console, request.extend)
-  from lab.commands.run_experiment import View, run_experiment
+    return status.print_status([*grid, *runs], console, request.extend)
+  from lab.commands.run_experiment import ReportOptions, run_experiment
 
-  view = View(tuple(chosen.variants) if request.variants else (), names)
+  options = ReportOptions(tuple(chosen.variants) if request.variants else (), names)
   return run_experiment(
-    experiment, runs, launcher, console, request.command, request.extend, tuning, together.index > 0, view
+    experiment, runs, launcher, console, request.command, request.extend, tuning, together.index > 0, options
   )
 
 
@@ -87,10 +87,10 @@ def _extended(
   runs: list[Run], tuning: Tuning | None, experiment: Experiment, scale: Config, changes: Changes, console: Console
 ) -> tuple[list[Run], Tuning | None]:
   """The runs marked as they were trained, and the tuning that their report shows: runs keep their learning rates."""
-  runs = extend.with_labels(runs, tuning)
+  runs = extend.mark_tuned(runs, tuning)
   if tuning is None or not any(run.tuned for run in runs):
     return runs, None
-  differing = tuned_learning_rates.elsewhere(tuning, experiment, scale, changes)
+  differing = tuned_learning_rates.tuning_differences(tuning, experiment, scale, changes)
   if differing:
     console.print(f'each run keeps its learning rate, which {tuning.path} chose at other settings ({differing})')
   return runs, tuning
@@ -100,7 +100,7 @@ def _at_tuned_rates(
   runs: list[Run], tuning: Tuning, experiment: Experiment, scale: Config, changes: Changes, console: Console
 ) -> tuple[list[Run], Tuning | None]:
   """The runs at the rates that a tuning chose, if it holds for them; else as they are, and no tuning."""
-  differing = tuned_learning_rates.elsewhere(tuning, experiment, scale, changes)
+  differing = tuned_learning_rates.tuning_differences(tuning, experiment, scale, changes)
   rate_given = tuned_learning_rates.LEARNING_RATE in changes
   if differing:
     if not rate_given:
@@ -109,19 +109,19 @@ def _at_tuned_rates(
   if rate_given:
     return runs, tuning
   workdir = workdir_of(runs[0].directory)
-  return tuned_learning_rates.plan_tuned(experiment, scale, changes, workdir, tuning), tuning
+  return tuned_learning_rates.plan_at_tuned_rates(experiment, scale, changes, workdir, tuning), tuning
 
 
-def _labels(request: Request, experiment: Experiment) -> dict[str, str]:
+def _labels(request: TrainRequest, experiment: Experiment) -> dict[str, str]:
   """What --labels calls the variants of the experiment."""
   if not request.labels:
     return {}
   from lab.figures import labels
 
-  return labels.parse(request.labels, experiment.variants)
+  return labels.parse_labels(request.labels, experiment.variants)
 
 
-def _compare(request: Request, console: Console) -> int:
+def _compare(request: TrainRequest, console: Console) -> int:
   """Reports on runs that are there, wherever, and returns the exit code."""
   from lab.commands import compare, run_experiment
 
@@ -132,5 +132,5 @@ def _compare(request: Request, console: Console) -> int:
     raise ConfigError(f'--compare trains nothing, and takes runs as they are: leave {contradicting[0]} out')
   directories = [str(given_path(directory, '--compare')) for directory in request.compare if directory.strip()]
   written = compare.compare(directories, request.directory(), request.name, request.labels, request.command)
-  run_experiment.show(*written, console)
+  run_experiment.print_report(*written, console)
   return 0

@@ -12,10 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
-from lab.analysis import learning_rate_selection, results, tuned_learning_rates, wording
-from lab.analysis.learning_rate_selection import Point, Tuning
+from lab.analysis import results, tuned_learning_rates, tuning_results, wording
 from lab.analysis.recorded_run import BITS, NATS
 from lab.analysis.tuned_learning_rates import LEARNING_RATE
+from lab.analysis.tuning_results import GridPoint, Tuning
 from lab.commands.run_experiment import train_runs
 from lab.core import plan
 from lab.core.experiment import Changes, Experiment
@@ -59,23 +59,26 @@ def tune(
   Raises:
     ConfigError: before anything is compiled or written, if this cannot be.
   """
-  tuned_learning_rates.check_fresh(experiment, experiment.grid.seeds)
+  tuned_learning_rates.check_seeds_disjoint(experiment, experiment.grid.seeds)
   for run in plan.plan_runs(experiment, scale, changes, workdir):
     plan.check_label(dataclasses.replace(run, tuned=True))
   runs = plan_grid(experiment, scale, changes, workdir)
-  path, settings = workdir / experiment.name / 'tuned.csv', tuned_learning_rates.settings(experiment, scale, changes)
+  path, settings = (
+    workdir / experiment.name / 'tuned.csv',
+    tuned_learning_rates.tuning_settings(experiment, scale, changes),
+  )
   kept = _kept(path, experiment, scale, changes, console)
   trained = train_runs(runs, launcher, console, extend)
   if trained.code is not None or trained.failed:
     return 1 if trained.code is None else trained.code
-  before, points = _intact(path), learning_rate_selection.choose([*(kept.points if kept else ()), *read_points(runs)])
+  before, points = _intact(path), tuning_results.mark_chosen([*(kept.points if kept else ()), *read_points(runs)])
   if before is None or set(before.points) != set(points):
     with locked(path.parent / 'lock', REPORT_WITHIN):
       declared = {**(kept.about['variants'] if kept else {}), **experiment.variants}
       about = {'command': command, 'code_revision': code_revision(), **_made_with(runs, kept)}
       about |= {'settings': settings, 'variants': {name: dict(own) for name, own in declared.items()}}
-      learning_rate_selection.write(Tuning(path, about, points))
-  chosen = {point.variant: wording.short(point.learning_rate) for point in points if point.chosen}
+      tuning_results.write_tuning(Tuning(path, about, points))
+  chosen = {point.variant: wording.format_number(point.learning_rate) for point in points if point.chosen}
   rates = ', '.join(f'{variant} {rate}' for variant, rate in chosen.items())
   console.print(f'learning rates, as chosen in {path}: {rates}', highlight=False)
   return None
@@ -101,7 +104,7 @@ def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: 
   ]
 
 
-def read_points(runs: Sequence[Run]) -> list[Point]:
+def read_points(runs: Sequence[Run]) -> list[GridPoint]:
   """What the finished runs of a grid came to, in bits per byte where there are bytes, and what they count as.
 
   Raises:
@@ -122,14 +125,14 @@ def read_points(runs: Sequence[Run]) -> list[Point]:
       final, counted = None, start if math.isfinite(start) else math.inf
     variant = run.variant.rpartition('/')[0]
     point = variant, optimizer.learning_rate, optimizer.warmup_steps, run.seed, status, final, counted, measure.unit
-    points.append(Point(*point))
+    points.append(GridPoint(*point))
   return points
 
 
 def _intact(path: Path) -> Tuning | None:
   """A tuned.csv; None if it is not there, or is to be made again."""
   try:
-    return learning_rate_selection.read(path)
+    return tuning_results.read_tuning(path)
   except Damaged:
     return None
 
@@ -141,7 +144,7 @@ def _kept(path: Path, experiment: Experiment, scale: Config, changes: Changes, c
     ConfigError: if these were tuned otherwise, or it is damaged and had others: all of them must be tuned again.
   """
   try:
-    before = learning_rate_selection.read(path)
+    before = tuning_results.read_tuning(path)
   except Damaged as error:
     folder = path.parent / 'tuning'
     tuned = sorted(place.name for place in folder.iterdir()) if folder.is_dir() else []
@@ -153,7 +156,7 @@ def _kept(path: Path, experiment: Experiment, scale: Config, changes: Changes, c
   others = [point for point in before.points if point.variant not in experiment.variants] if before else []
   if before is None or not others:
     return None
-  there = tuned_learning_rates.elsewhere(before, experiment, scale, changes)
+  there = tuned_learning_rates.tuning_differences(before, experiment, scale, changes)
   grid = experiment.grid
   if not there and (before.learning_rates, before.seeds) != (sorted(grid.learning_rates), sorted(grid.seeds)):
     there = 'another grid'

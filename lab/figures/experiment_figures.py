@@ -11,13 +11,13 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from lab.analysis import recorded_run, wording
 from lab.analysis.experiment_runs import ExperimentRuns
-from lab.analysis.learning_rate_selection import Tuning
 from lab.analysis.recorded_run import RecordedRun
 from lab.analysis.stream_gradients import stream_gradient
+from lab.analysis.tuning_results import Tuning
 from lab.figures.figure_style import (
   GREY,
-  Label,
-  Picture,
+  CaptionedFigure,
+  LineLabel,
   Summary,
   VariantStyle,
   label_lines,
@@ -25,9 +25,9 @@ from lab.figures.figure_style import (
   styled,
   variant_styles,
 )
-from lab.figures.final_loss import final_loss_by_variant
+from lab.figures.final_loss_figure import final_loss_by_variant
 from lab.figures.learning_rate_figure import final_loss_by_learning_rate
-from lab.figures.wall_clock_figure import loss_over_time
+from lab.figures.training_time_figure import loss_over_time
 
 LONGEST_IN_LEGEND = 48  # characters
 NAMES = (
@@ -35,7 +35,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def draw_all(runs: ExperimentRuns, summary: Summary, tuning: Tuning | None = None) -> list[Picture]:
+def draw_all(runs: ExperimentRuns, summary: Summary, tuning: Tuning | None = None) -> list[CaptionedFigure]:
   """Every figure of an experiment, of NAMES; the first is of its tuning, where there was one."""
   first = [final_loss_by_learning_rate(tuning, runs.experiment)] if tuning else []
   drawings = (final_loss_by_variant, loss_curves, loss_over_time, stream_gradient_by_layer)
@@ -43,60 +43,66 @@ def draw_all(runs: ExperimentRuns, summary: Summary, tuning: Tuning | None = Non
 
 
 @styled
-def loss_curves(runs: ExperimentRuns, summary: Summary) -> Picture:
+def loss_curves(runs: ExperimentRuns, summary: Summary) -> CaptionedFigure:
   """Validation loss against tokens: every seed thin, their mean thick."""
-  name, title, measure = 'loss_curves', 'Loss while training', runs.measure
-  drawn = [(run, run.curve(measure)) for variant in summary['variants'] for run in runs.of(variant)]
+  name, title, metric = 'loss_curves', 'Loss while training', runs.metric
+  drawn = [(run, run.curve(metric)) for variant in summary['variants'] for run in runs.of(variant)]
   drawn = [(run, curve) for run, curve in drawn if len(curve)]
   if not any(len(curve) > 1 for _, curve in drawn):
-    return Picture(name, title, f'Not drawn: no run has logged {measure.curve} more than once (run.evaluations).', None)
+    return CaptionedFigure(
+      name, title, f'Not drawn: no run has logged {metric.curve} more than once (run.evaluations).', None
+    )
   figure, styles = new_figure(3.1 + 0.15 * max(0, len(summary['variants']) - 6)), variant_styles(runs.experiment)
   axes = figure.add_subplot()
   for run, curve in drawn:
     style = styles[run.variant]
-    apart = ':' if run.variant in runs.refused else '-'
+    apart = ':' if run.variant in runs.not_comparable else '-'
     axes.plot(curve.index, curve, apart, color=style.colour, lw=0.6, alpha=0.45, gid=f'seed:{run.variant}:{run.seed}')
   ends = []
   for variant in summary['variants']:
-    mean = recorded_run.mean_curve(runs.pooled(variant), measure)
+    mean = recorded_run.mean_curve(runs.pooled(variant), metric)
     if len(mean):
       style = styles[variant]
       axes.plot(mean.index, mean, lw=1.5, gid=f'mean:{variant}', **style.line)
-      ends.append(Label(mean.iloc[-1], runs.label(variant), style.colour, style.dashes))
-  compared = [(run, curve) for run, curve in drawn if run.variant not in runs.refused] or drawn
+      ends.append(LineLabel(mean.iloc[-1], runs.label(variant), style.colour, style.dashes))
+  compared = [(run, curve) for run, curve in drawn if run.variant not in runs.not_comparable] or drawn
   _limit_heights(axes, compared)
   ends += _apart_ends(axes, drawn, styles, runs)
   ends += _diverged_ends(axes, drawn, styles, {end.text for end in ends}, runs)
-  for yardstick, height in runs.yardsticks.items():
+  for baseline, height in runs.ngram_baselines.items():
     if axes.get_ylim()[0] <= height <= axes.get_ylim()[1]:
-      axes.axhline(height, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1, gid=f'yardstick:{yardstick}')
-      ends.append(Label(height, yardstick, GREY, (4, 3)))
-  axes.set(xlabel='training tokens', ylabel=f'validation loss ({measure.unit})')
+      axes.axhline(height, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1, gid=f'ngram:{baseline}')
+      ends.append(LineLabel(height, baseline, GREY, (4, 3)))
+  axes.set(xlabel='training tokens', ylabel=f'validation loss ({metric.unit})')
   axes.set_xlim(0, max(curve.index[-1] for _, curve in compared))
   axes.xaxis.set_major_formatter(EngFormatter(sep=''))
   label_lines(figure, axes, ends)
   caption = (
-    f'Validation loss in {measure.unit}, on a fixed part of the split, against training tokens. '
+    f'Validation loss in {metric.unit}, on a fixed part of the split, against training tokens. '
     'Thin: one seed; thick: the mean over the seeds that ended.'
   )
   if any(run.status == 'diverged' for run, _ in drawn):
     caption += ' A cross ends a run that diverged; it is in no mean.'
-  return Picture(name, title, caption + apart_told(runs), figure)
+  return CaptionedFigure(name, title, caption + not_comparable_caption(runs), figure)
 
 
-def apart_told(runs: ExperimentRuns) -> str:
+def not_comparable_caption(runs: ExperimentRuns) -> str:
   """What ends a caption where some variants are drawn apart."""
-  return f' Dotted, and in no mean: runs that are not comparable ({", ".join(runs.refused)}).' if runs.refused else ''
+  return (
+    f' Dotted, and in no mean: runs that are not comparable ({", ".join(runs.not_comparable)}).'
+    if runs.not_comparable
+    else ''
+  )
 
 
 @styled
-def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
+def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> CaptionedFigure:
   """The norm of the loss gradient along the residual stream, at the initial values and at the end."""
   name, title = 'stream_gradient_by_layer', 'Gradient along the residual stream'
   drawn = [run for variant in summary['variants'] for run in runs.of(variant)]
   drawn = [run for run in drawn if len(stream_gradient(run, 0))]
   if not drawn:
-    return Picture(name, title, 'Not drawn: no stream gradient was logged (inspect.level=off).', None)
+    return CaptionedFigure(name, title, 'Not drawn: no stream gradient was logged (inspect.level=off).', None)
   labels = {variant: _in_a_legend(variant) for variant in summary['variants']}
   lines = [line for label in labels.values() for line in label.splitlines()]
   columns = min(4, int(76 / (7 + max(map(len, lines)))) or 1)
@@ -111,7 +117,7 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
     for variant in summary['variants']:
       gradients = [(run, stream_gradient(run, when)) for run in drawn if run.variant == variant]
       hidden += sum(int((gradient == 0).sum()) for _, gradient in gradients)
-      _draw_gradients(axes, variant, gradients, styles[variant], when == -1, apart=variant in runs.refused)
+      _draw_gradients(axes, variant, gradients, styles[variant], when == -1, apart=variant in runs.not_comparable)
   both[0].set_ylabel('stream gradient\n(nats a unit, norm over tokens)')
   names = [Line2D([], [], lw=1.5, label=label, **styles[variant].line) for variant, label in labels.items()]
   figure.legend(handles=names, loc='outside lower center', ncols=columns, handlelength=1.8)
@@ -129,12 +135,12 @@ def stream_gradient_by_layer(runs: ExperimentRuns, summary: Summary) -> Picture:
       f' Not shown on the logarithmic axis: {hidden} gradients that are 0, '
       'or whose square is below the smallest float32.'
     )
-  return Picture(name, title, caption + apart_told(runs), figure)
+  return CaptionedFigure(name, title, caption + not_comparable_caption(runs), figure)
 
 
 def _in_a_legend(variant: str) -> str:
   """A variant's name, in lines if a figure is not wide enough for it."""
-  return variant if len(variant) <= LONGEST_IN_LEGEND else wording.broken(variant)
+  return variant if len(variant) <= LONGEST_IN_LEGEND else wording.wrap_name(variant)
 
 
 def _limit_heights(axes: Axes, drawn: list[tuple[RecordedRun, pd.Series]]) -> None:
@@ -147,15 +153,15 @@ def _limit_heights(axes: Axes, drawn: list[tuple[RecordedRun, pd.Series]]) -> No
 
 def _apart_ends(
   axes: Axes, drawn: list[tuple[RecordedRun, pd.Series]], styles: Mapping[str, VariantStyle], runs: ExperimentRuns
-) -> list[Label]:
+) -> list[LineLabel]:
   """The labels of variants that are not comparable, each at the end of its first run."""
   low, high = axes.get_ylim()
   labels = []
-  for variant in runs.refused:
+  for variant in runs.not_comparable:
     curves = [curve for run, curve in drawn if run.variant == variant]
     if curves:
       height = min(max(float(curves[0].iloc[-1]), low), high)
-      labels.append(Label(height, runs.label(variant), styles[variant].colour, (1, 1)))
+      labels.append(LineLabel(height, runs.label(variant), styles[variant].colour, (1, 1)))
   return labels
 
 
@@ -165,7 +171,7 @@ def _diverged_ends(
   styles: Mapping[str, VariantStyle],
   named: set[str],
   runs: ExperimentRuns,
-) -> list[Label]:
+) -> list[LineLabel]:
   """Marks where runs diverged; returns the labels of variants that have no mean to carry one."""
   labels = []
   for run, curve in drawn:
@@ -179,7 +185,7 @@ def _diverged_ends(
     text = runs.label(run.variant)
     if text not in named:
       named.add(text)
-      labels.append(Label(height, text, colour, styles[run.variant].dashes))
+      labels.append(LineLabel(height, text, colour, styles[run.variant].dashes))
   return labels
 
 

@@ -75,7 +75,7 @@ styled = matplotlib.rc_context({**_DEFAULTS, **STYLE})  # a decorator; nothing o
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
+class CaptionedFigure:
   """A figure with its words.
 
   Attributes:
@@ -106,7 +106,7 @@ class VariantStyle:
 
 
 @dataclasses.dataclass(frozen=True)
-class Label:
+class LineLabel:
   """The name of a line, written beside its end."""
 
   height: float
@@ -133,13 +133,13 @@ def new_figure(height: float) -> Figure:
   return figure
 
 
-def undrawn(text: str) -> str:
+def missing_glyphs(text: str) -> str:
   """The characters of a text that figures would show as boxes, since matplotlib's own font has none of them."""
   font = font_manager.get_font(font_manager.findfont('DejaVu Sans'))
   return ''.join(sign for sign in text if not font.get_char_index(ord(sign)))
 
 
-def literal(name: str) -> str:
+def escape_dollars(name: str) -> str:
   """A name for matplotlib to draw as it is, with no formula between dollar signs."""
   return name.replace('$', r'\$')
 
@@ -156,7 +156,7 @@ def save(figure: Figure, directory: Path, name: str) -> list[Path]:
   return paths
 
 
-def logarithmic_heights(axes: Axes) -> None:
+def set_log_y_axis(axes: Axes) -> None:
   """Has a logarithmic y axis span at least a factor of ten, with plain numbers at its ticks. Drawn first."""
   low, high = axes.get_ylim()
   if high < 10 * low:
@@ -169,7 +169,7 @@ def logarithmic_heights(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
 
 
-def spread(positions: Sequence[float], gap: float, lowest: float = -math.inf) -> list[float]:
+def spread_apart(positions: Sequence[float], gap: float, lowest: float = -math.inf) -> list[float]:
   """Moves positions as little as it takes for neighbours to be `gap` apart, and none to be below `lowest`."""
 
   def start(group: list[int]) -> float:
@@ -187,13 +187,13 @@ def spread(positions: Sequence[float], gap: float, lowest: float = -math.inf) ->
   return moved
 
 
-def label_lines(figure: Figure, axes: Axes, labels: Sequence[Label]) -> None:
+def label_lines(figure: Figure, axes: Axes, labels: Sequence[LineLabel]) -> None:
   """Writes labels to the right of the axes, apart, each tied to its height. The limits must be final."""
   low, high = axes.get_ylim()
   heights = [(label.height - low) / (high - low) for label in labels]
   inches = figure.get_size_inches()[1] * 0.78  # about what the axes get
   lines = max((label.text.count('\n') + 1 for label in labels), default=1)
-  places = spread(heights, 0.155 * lines / inches, lowest=0.0)
+  places = spread_apart(heights, 0.155 * lines / inches, lowest=0.0)
   for label, height, place in zip(labels, heights, places, strict=True):
     axes.plot(
       [1.0, 1.04, 1.08], [height, place, place], transform=axes.transAxes, color=label.colour, lw=1,

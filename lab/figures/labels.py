@@ -4,16 +4,16 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from lab.analysis.experiment_runs import ExperimentRuns
-from lab.analysis.learning_rate_selection import Tuning
 from lab.analysis.recorded_run import RecordedRun
+from lab.analysis.tuning_results import Tuning
 from lab.core.experiment import Experiment
-from lab.figures.figure_style import undrawn
+from lab.figures.figure_style import missing_glyphs
 from training.config import ConfigError, check_names
 
 LONGEST = 80
 
 
-def parse(given: Sequence[str], variants: Iterable[str]) -> dict[str, str]:
+def parse_labels(given: Sequence[str], variants: Iterable[str]) -> dict[str, str]:
   """The label of each variant that has one.
 
   Args:
@@ -37,7 +37,7 @@ def parse(given: Sequence[str], variants: Iterable[str]) -> dict[str, str]:
     label = text.removeprefix(f'{whose}=').strip()
     if not label or len(label) > LONGEST or not label.isprintable() or set('$\\') & set(label):
       raise ConfigError(f'--labels: {text!r}: a label has 1 to {LONGEST} printable characters, none of them $ or \\')
-    if missing := undrawn(label):
+    if missing := missing_glyphs(label):
       raise ConfigError(f'--labels: {text!r}: the font of the figures has no {missing[0]!r}: write it otherwise')
     labels[str(whose)] = label
   shown = [labels.get(name, name) for name in variants]
@@ -58,15 +58,15 @@ def relabel(runs: ExperimentRuns, labels: Mapping[str, str]) -> ExperimentRuns:
   return dataclasses.replace(
     runs,
     experiment=relabel_experiment(runs.experiment, labels),
-    runs=tuple(renamed(run, label(run.variant)) for run in runs.runs),
+    runs=tuple(with_label(run, label(run.variant)) for run in runs.runs),
     records=[{**record, 'label': label(record.get('label', record['variant']))} for record in runs.records],
-    refused={label(name): reasons for name, reasons in runs.refused.items()},
+    not_comparable={label(name): reasons for name, reasons in runs.not_comparable.items()},
   )
 
 
-def renamed(run: RecordedRun, label: str) -> RecordedRun:
+def with_label(run: RecordedRun, label: str) -> RecordedRun:
   """The run as one of a variant of another name; `named` is the one that its folder has."""
-  return dataclasses.replace(run, result={**run.result, 'variant': label, 'named': run.named})
+  return dataclasses.replace(run, result={**run.result, 'variant': label, 'folder_variant': run.folder_variant})
 
 
 def relabel_experiment(experiment: Experiment, labels: Mapping[str, str]) -> Experiment:

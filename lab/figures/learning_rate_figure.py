@@ -8,25 +8,25 @@ from matplotlib.ticker import NullLocator
 from matplotlib.transforms import Transform
 
 from lab.analysis import wording
-from lab.analysis.learning_rate_selection import Point, Tuning
+from lab.analysis.tuning_results import GridPoint, Tuning
 from lab.core.experiment import Experiment
-from lab.figures.figure_style import GREY, Picture, VariantStyle, new_figure, styled, variant_styles
+from lab.figures.figure_style import GREY, CaptionedFigure, VariantStyle, new_figure, styled, variant_styles
 
 ROW = 0.055  # between the marks of two variants' failed runs, above the axes, as a share of their height
 
 
 @styled
-def final_loss_by_learning_rate(tuning: Tuning, experiment: Experiment) -> Picture:
+def final_loss_by_learning_rate(tuning: Tuning, experiment: Experiment) -> CaptionedFigure:
   """Final loss of every tuning run against its learning rate: seeds as points, means as lines, a ring at the choice."""
   name, title, unit = 'final_loss_by_learning_rate', 'Final loss by learning rate', tuning.points[0].unit
   points = {variant: tuning.of(variant) for variant in experiment.variants if tuning.of(variant)}
-  labels = {variant: f'{variant} ({wording.short(tuning.chosen[variant][0])})' for variant in points}
+  labels = {variant: f'{variant} ({wording.format_number(tuning.chosen[variant][0])})' for variant in points}
   columns = min(4, int(76 / (7 + max(map(len, labels.values()), default=0))) or 1)
   failing = [variant for variant, own in points.items() if any(point.status != 'completed' for point in own)]
   figure = new_figure(2.6 + 0.2 * math.ceil(len(points) / columns) + 0.1 * len(failing))
   axes, styles = figure.add_subplot(), variant_styles(experiment)
   axes.set(xscale='log', xlabel='learning rate', ylabel=f'final validation loss\n({unit})')
-  axes.set_xticks(tuning.learning_rates, [wording.short(rate) for rate in tuning.learning_rates])
+  axes.set_xticks(tuning.learning_rates, [wording.format_number(rate) for rate in tuning.learning_rates])
   axes.xaxis.set_minor_locator(NullLocator())
   _limit_heights(axes, [point for own in points.values() for point in own])
   for variant, own in points.items():
@@ -39,10 +39,10 @@ def final_loss_by_learning_rate(tuning: Tuning, experiment: Experiment) -> Pictu
     )
   figure.legend(loc='outside lower center', ncols=columns, handlelength=2)
   figure.draw_without_rendering()  # the rows above are shares of a height that the next layout has from this one
-  return Picture(name, title, _caption(tuning, unit), figure)
+  return CaptionedFigure(name, title, _caption(tuning, unit), figure)
 
 
-def _limit_heights(axes: Axes, points: Sequence[Point]) -> None:
+def _limit_heights(axes: Axes, points: Sequence[GridPoint]) -> None:
   """Fits the y axis to the runs that learned: one that did not would flatten them."""
   losses = [point.final_loss for point in points if point.final_loss is not None and point.status == 'completed']
   if losses:
@@ -50,7 +50,7 @@ def _limit_heights(axes: Axes, points: Sequence[Point]) -> None:
     axes.set_ylim(min(losses) - pad, max(losses) + pad)
 
 
-def _draw(axes: Axes, label: str, own: Sequence[Point], style: VariantStyle, row: float) -> None:
+def _draw(axes: Axes, label: str, own: Sequence[GridPoint], style: VariantStyle, row: float) -> None:
   """One variant: a mark for each run, for each warm-up a line through the means, and a ring at the choice."""
   above = axes.get_xaxis_transform()
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lab.analysis import results
-from lab.figures.figure_style import GREY, Picture, new_figure, styled
+from lab.figures.figure_style import GREY, CaptionedFigure, new_figure, styled
 
 # What a heat map shows: its title, its names in the log, and how it is coloured.
 HEAT_MAPS = {
@@ -30,7 +30,7 @@ PARAMETER = re.compile(r'(update_norm|param_norm)/block_(\d+)/.+')
 WIDEST = 1e9  # the range of a logarithmic colour scale
 
 
-def over_training(directory: Path, run: str) -> list[Picture]:
+def over_training(directory: Path, run: str) -> list[CaptionedFigure]:
   """What a run's log shows of its gradients, over the steps.
 
   Args:
@@ -46,13 +46,13 @@ def over_training(directory: Path, run: str) -> list[Picture]:
 
 
 @styled
-def heat_maps(metrics: pd.DataFrame) -> Picture:
+def heat_maps(metrics: pd.DataFrame) -> CaptionedFigure:
   """Layer against training step, one panel a measure."""
   name, title = 'over_training', 'The gradient over training'
   matrices = {measure: _matrix(metrics, pattern) for measure, (_, pattern, _) in HEAT_MAPS.items()}
   matrices = {measure: matrix for measure, matrix in matrices.items() if matrix.size}
   if not matrices:
-    return Picture(name, title, 'not drawn: the run logged no stream gradient (inspect.level=off)', None)
+    return CaptionedFigure(name, title, 'not drawn: the run logged no stream gradient (inspect.level=off)', None)
   figure = new_figure(6.0)
   panels = figure.subplots(3, 2, sharex=True, sharey=True)
   for axes, (measure, matrix) in zip(panels.ravel(), matrices.items(), strict=False):
@@ -67,16 +67,16 @@ def heat_maps(metrics: pd.DataFrame) -> Picture:
     'tokens, in nats a unit of the stream; the RMS of the stream is after the sublayer. Norms and gains have '
     'logarithmic colours, over nine powers of ten at most. White: 0, or not finite.'
   )
-  return Picture(name, title, caption, figure)
+  return CaptionedFigure(name, title, caption, figure)
 
 
 @styled
-def update_ratio(metrics: pd.DataFrame) -> Picture:
+def update_ratio(metrics: pd.DataFrame) -> CaptionedFigure:
   """The size of a layer's update over that of its parameters, against the training step."""
   name, title = 'update_ratio', 'Update over parameters, by layer'
   squares = _by_layer(metrics)
   if squares is None:
-    return Picture(name, title, 'not drawn: the run logged no norms of parameters (inspect.level=off)', None)
+    return CaptionedFigure(name, title, 'not drawn: the run logged no norms of parameters (inspect.level=off)', None)
   ratio = np.sqrt(squares['update_norm'] / squares['param_norm'])
   figure = new_figure(2.8)
   axes = figure.subplots()
@@ -92,7 +92,7 @@ def update_ratio(metrics: pd.DataFrame) -> Picture:
     'Of all the parameters of a block together: the Euclidean norm of the update over that of the parameters, at the '
     'logged steps. Dashed: 1e-3, a rule of thumb.'
   )
-  return Picture(name, title, caption, figure)
+  return CaptionedFigure(name, title, caption, figure)
 
 
 def _matrix(metrics: pd.DataFrame, pattern: str) -> pd.DataFrame:

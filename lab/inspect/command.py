@@ -150,7 +150,7 @@ def _write(
   out: Path,
   question: Question,
   measured: Sequence[Measured],
-  pictures: Sequence[figure_style.Picture],
+  pictures: Sequence[figure_style.CaptionedFigure],
   notes: Sequence[str],
 ) -> list[Path]:
   """Writes all files to a folder, the index of them last."""

@@ -12,10 +12,10 @@ from lab.core.registry import declared
 from lab.figures.figure_style import (
   COLOURS,
   GREY,
-  Picture,
-  literal,
-  logarithmic_heights,
+  CaptionedFigure,
+  escape_dollars,
   new_figure,
+  set_log_y_axis,
   styled,
   variant_styles,
 )
@@ -39,7 +39,7 @@ COLUMNS = 3
 LOWEST = 1e-12  # of the largest norm: what is smaller still is off the axis
 
 
-def draw_all(measured: Sequence[Measured]) -> list[Picture]:
+def draw_all(measured: Sequence[Measured]) -> list[CaptionedFigure]:
   """Every figure that these measurements give."""
   names = {one.subject.name for one in measured}
   if len(measured) > 1 and len(names) == 1 and not any(one.subject.directory for one in measured):
@@ -48,7 +48,7 @@ def draw_all(measured: Sequence[Measured]) -> list[Picture]:
 
 
 @styled
-def two_paths(measured: Sequence[Measured]) -> Picture:
+def two_paths(measured: Sequence[Measured]) -> CaptionedFigure:
   """The gradient down the skip path, through the branch, and their sum; under it the cosine between the two."""
   rows = math.ceil(len(measured) / COLUMNS)
   columns = math.ceil(len(measured) / rows)
@@ -61,7 +61,7 @@ def two_paths(measured: Sequence[Measured]) -> Picture:
     for name, look in PATHS.items():
       _line(above, x, one, name, label=name, **look)
     _line(below, x, one, 'cosine', color=GREY, lw=1)
-    above.set(yscale='log', title=literal(one.label))
+    above.set(yscale='log', title=escape_dollars(one.label))
     below.set(ylim=(-1.05, 1.05), xlabel=f'layer ({one.layers}: output)')
     below.axhline(0, color=GREY, lw=0.6)
     for axes in (above, below):
@@ -78,9 +78,9 @@ def two_paths(measured: Sequence[Measured]) -> Picture:
   low, high = norms[norms > 0].min() / 1.5, norms.max() * 1.5
   for axes in tops:
     axes.set_ylim(max(low, high * LOWEST), high)
-    logarithmic_heights(axes)
+    set_log_y_axis(axes)
   figure.legend(*panels[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=3)
-  return Picture(
+  return CaptionedFigure(
     'two_paths',
     'The two paths of the gradient',
     f'Gradient of the loss where each attention (whole numbers) and each feed-forward (halves) reads the stream, in '
@@ -91,7 +91,7 @@ def two_paths(measured: Sequence[Measured]) -> Picture:
 
 
 @styled
-def norm_by_layer(measured: Sequence[Measured]) -> Picture:
+def norm_by_layer(measured: Sequence[Measured]) -> CaptionedFigure:
   """The gradient in the stream, and of the feed-forward kernels, by layer."""
   figure = new_figure(2.9 + 0.18 * math.ceil(len(measured) / 2))
   left, right = figure.subplots(1, 2)
@@ -101,15 +101,15 @@ def norm_by_layer(measured: Sequence[Measured]) -> Picture:
     look = {'color': colour, 'dashes': (4, 1.5) if first_of_two else (None, None)}
     x = np.append(_places(one), one.layers)
     total = np.append(one.mean('total').ravel(), one.mean('output'))
-    left.plot(x / one.layers, total, label=literal(one.label), lw=1.3, **look)
+    left.plot(x / one.layers, total, label=escape_dollars(one.label), lw=1.3, **look)
     right.plot((np.arange(one.layers) + 0.5) / one.layers, one.mean('grad_norm/feed_forward/down'), lw=1.3, **look)
   for axes in (left, right):
     axes.set(yscale='log', xlabel='depth (1: output)', xlim=(0, 1))
-    logarithmic_heights(axes)
+    set_log_y_axis(axes)
   left.set_ylabel(STREAM)
   right.set_ylabel('gradient of the\nfeed-forward output kernel\n(nats a unit,\nbatch mean, then norm)')
   figure.legend(loc='outside lower center', ncols=2)
-  return Picture(
+  return CaptionedFigure(
     'norm_by_layer',
     'Gradient norm by layer',
     f'Left: the gradient in the stream, in {OVER_TOKENS}. Right: that of the output kernel of each feed-forward, '
@@ -119,7 +119,7 @@ def norm_by_layer(measured: Sequence[Measured]) -> Picture:
 
 
 @styled
-def norm_by_depth(measured: Sequence[Measured]) -> Picture:
+def norm_by_depth(measured: Sequence[Measured]) -> CaptionedFigure:
   """The gradient of the last feed-forward kernel against the number of layers (Xiong et al. 2020, theorem 1)."""
   figure = new_figure(3.2)
   axes = figure.subplots()
@@ -139,9 +139,9 @@ def norm_by_depth(measured: Sequence[Measured]) -> Picture:
   )
   axes.set_xticks(depths, [str(depth) for depth in depths])
   axes.xaxis.set_minor_locator(NullLocator())
-  logarithmic_heights(axes)
+  set_log_y_axis(axes)
   figure.legend(loc='outside lower center', ncols=1)
-  return Picture(
+  return CaptionedFigure(
     'norm_by_depth',
     'The last layer against the depth',
     f'{measured[0].subject.name}, at the initial values: the gradient of the output kernel of the last feed-forward, '

@@ -124,7 +124,7 @@ def exponent(measured: Sequence[Measured], measure: str = LAST_KERNEL) -> tuple[
   One least-squares line for each batch, with its own initial values; their mean, and its 95% interval (Student's t).
   """
   norms = np.array([one.samples[measure][:, -1] for one in measured]).T  # (batch, depth)
-  slopes = statistics.exponent([one.layers for one in measured], norms)
+  slopes = statistics.power_law_exponent([one.layers for one in measured], norms)
   return float(slopes.mean()), float(statistics.half_width(slopes))
 
 

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from lab.analysis import load_runs, results, wording
 from lab.analysis.experiment_runs import ExperimentRuns
-from lab.analysis.learning_rate_selection import Tuning
 from lab.analysis.summary import NOT_COMPARABLE, base_config, summarise
+from lab.analysis.tuning_results import Tuning
 from lab.core.experiment import Experiment
 from lab.figures import experiment_figures, figure_style, labels
 from lab.report import page, verdict_files
@@ -46,10 +46,10 @@ def write(
   """
   names = names or {}
   runs = labels.relabel(load_runs.load(experiment, directory), names)
-  return write_from(runs, Path(directory), command, tuning and labels.relabel_tuning(tuning, names))
+  return write_report(runs, Path(directory), command, tuning and labels.relabel_tuning(tuning, names))
 
 
-def summary_of(
+def read_summary(
   experiment: Experiment,
   directory: Path,
   command: str,
@@ -61,7 +61,7 @@ def summary_of(
   return {**summarise(runs, tuning and labels.relabel_tuning(tuning, names or {})), 'command': command}
 
 
-def write_from(
+def write_report(
   runs: ExperimentRuns, directory: Path, command: str, tuning: Tuning | None = None
 ) -> tuple[dict[str, Any], list[Path]]:
   """`write`, from runs that have been read."""
@@ -78,8 +78,8 @@ def write_from(
     paths += files
   _remove_figures(directory / 'figures', set(experiment_figures.NAMES) - {path.stem for path in paths})
   text = page.render(
-    'report.html.j2', summary=summary, figures=shown, sections=_sections(base_config(runs)), words=wording,
-    learned=learned, mean=mean, number=number, told=told,
+    'report.html.j2', summary=summary, figures=shown, sections=_sections(base_config(runs)), wording=wording,
+    format_learned=format_learned, format_mean=format_mean, format_loss=format_loss, is_judged=is_judged,
   )  # fmt: skip
   return summary, [*paths, write_atomically(directory / 'report.html', text)]
 
@@ -90,7 +90,7 @@ def _remove_figures(folder: Path, names: Iterable[str]) -> None:
     (folder / f'{name}.{suffix}').unlink(missing_ok=True)
 
 
-def table(summary: Mapping[str, Any], width: int = 100) -> Table:
+def summary_table(summary: Mapping[str, Any], width: int = 100) -> Table:
   """The findings as a table for a terminal or a file, a sentence for each variant below it.
 
   Args:
@@ -113,46 +113,46 @@ def table(summary: Mapping[str, Any], width: int = 100) -> Table:
   for name, entry in summary['variants'].items():
     comparison = entry['comparison']
     cells = (
-      wording.broken(name) + _rate(entry, summary),
-      '\n'.join([learned(entry), *wording.failures(entry['runs'])]),
-      f'{mean(entry)}\n{" ".join(number(value, 2) for value in entry["seeds"].values())}',
+      wording.wrap_name(name) + _rate(entry, summary),
+      '\n'.join([format_learned(entry), *wording.describe_failures(entry['runs'])]),
+      f'{format_mean(entry)}\n{" ".join(format_loss(value, 2) for value in entry["seeds"].values())}',
       _difference(comparison),
-      *([f'{wording.count(entry["parameters"])}\n{_flops(entry)}'] if width >= WITH_SIZES else []),
+      *([f'{wording.format_count(entry["parameters"])}\n{_flops(entry)}'] if width >= WITH_SIZES else []),
       entry['verdict'],
     )
     view.add_row(*(Text(cell) for cell in cells))
   return view
 
 
-def told(entry: Mapping[str, Any]) -> bool:
+def is_judged(entry: Mapping[str, Any]) -> bool:
   """Whether an entry's sentence says more than that it is the baseline."""
   return bool(entry['comparison'] or entry['not_comparable'] or entry['verdict'] == NOT_COMPARABLE)
 
 
-def learned(entry: Mapping[str, Any]) -> str:
+def format_learned(entry: Mapping[str, Any]) -> str:
   """How many of a variant's runs learned: 4/5."""
   runs = entry['runs']
   return f'{runs["completed"]}/{runs["completed"] + runs["failed_to_learn"] + runs["diverged"]}'
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def format_loss(value: float | None, digits: int = 3) -> str:
   """A loss; a cross for a run that diverged."""
   return 'x' if value is None else f'{value:.{digits}f}'
 
 
-def mean(entry: Mapping[str, Any]) -> str:
+def format_mean(entry: Mapping[str, Any]) -> str:
   """The mean of a variant; a dash where its runs are not pooled."""
-  return number(entry['mean']) if entry['pooled'] else '-'
+  return format_loss(entry['mean']) if entry['pooled'] else '-'
 
 
 def _rate(entry: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
   """The line that a variant's learning rate has under its name, where each has its own."""
-  return f'\nat {wording.short(entry["learning_rate"])}' if summary['tuning'] and entry['learning_rate'] else ''
+  return f'\nat {wording.format_number(entry["learning_rate"])}' if summary['tuning'] and entry['learning_rate'] else ''
 
 
 def _below(summary: Mapping[str, Any]) -> str:
   """The lines under the table: verdicts with what they hold for, what is missing, what the intervals cover."""
-  lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if told(entry)]
+  lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if is_judged(entry)]
   if summary['tuning']:
     lines.append(f'tuned: {summary["tuning"]["sentence"]}')
   lines += [f'note: {note}' for note in summary['notes']]
@@ -169,14 +169,14 @@ def _below(summary: Mapping[str, Any]) -> str:
 def _difference(comparison: Mapping[str, Any] | None) -> str:
   if not comparison or comparison['difference'] is None:
     return '-'
-  lines = [wording.signed(comparison['difference'])]
+  lines = [wording.format_difference(comparison['difference'])]
   if comparison['low'] is not None:
-    lines.append(wording.limits(comparison['low'], comparison['high']))
+    lines.append(wording.format_interval(comparison['low'], comparison['high']))
   return '\n'.join(lines)
 
 
 def _flops(entry: Mapping[str, Any]) -> str:
-  flops = wording.count(entry['flops_per_token'])
+  flops = wording.format_count(entry['flops_per_token'])
   return f'{flops}\nx{entry["flops_per_token_ratio"]:.3f}' if 'flops_per_token_ratio' in entry else flops
 
 

@@ -65,19 +65,19 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
   head, *body = [[_markdown(cell) for cell in line] for line in (_head(summary), *_cells(summary))]
   lines = [head, ['---', *['---:'] * (len(head) - 2), '---'], *body]
   table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-  return table + '\n\n' + '\n'.join(f'- {_markdown(text)}' for text in told(summary)) + '\n'
+  return table + '\n\n' + '\n'.join(f'- {_markdown(text)}' for text in table_notes(summary)) + '\n'
 
 
 def as_latex(summary: Mapping[str, Any]) -> str:
   """A tabular that needs no package."""
   head, *body = [[_latex(cell) for cell in line] for line in (_head(summary), *_cells(summary))]
-  lines = [f'% {" ".join(text.split())}' for text in (summary['question'], *told(summary))]
+  lines = [f'% {" ".join(text.split())}' for text in (summary['question'], *table_notes(summary))]
   lines += [f'\\begin{{tabular}}{{l{"r" * (len(head) - 2)}l}}', r'\hline', ' & '.join(head) + r' \\', r'\hline']
   lines += [' & '.join(line) + r' \\' for line in body]
   return '\n'.join([*lines, r'\hline', r'\end{tabular}']) + '\n'
 
 
-def told(summary: Mapping[str, Any]) -> list[str]:
+def table_notes(summary: Mapping[str, Any]) -> list[str]:
   """What the table holds for, a line each."""
   covers = summary['interval']
   lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if entry['sentence']]
@@ -102,8 +102,8 @@ def _cells(summary: Mapping[str, Any]) -> list[list[str]]:
       _with_interval(row['mean'], row['mean_low'], row['mean_high'], ''),
       _with_interval(row['difference'], row['low'], row['high'], '+'),
       '' if row['n'] is None else str(row['n']),
-      '' if row['p'] is None else f'{wording.p_value(row["p"])} ({wording.p_value(row["p_holm"])})',
-      wording.short(row['learning_rate']) if row['learning_rate'] else '',
+      '' if row['p'] is None else f'{wording.format_p_value(row["p"])} ({wording.format_p_value(row["p_holm"])})',
+      wording.format_number(row['learning_rate']) if row['learning_rate'] else '',
       row['verdict'],
     ]
     for row in rows(summary)
@@ -114,7 +114,7 @@ def _with_interval(value: float | None, low: float | None, high: float | None, s
   if value is None:
     return ''
   shown = f'{value:{sign}.3f}'
-  return shown if low is None or high is None else f'{shown} {wording.limits(low, high, sign or "-")}'
+  return shown if low is None or high is None else f'{shown} {wording.format_interval(low, high, sign or "-")}'
 
 
 def _markdown(text: str) -> str:

@@ -68,7 +68,7 @@ def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str
   directory = runs_directory(reproduction, scale, workdir)
   found = load_runs.load(experiment, directory)
   again = f'{record.command(reproduction.name, scale)} --workdir={workdir}'
-  for variant, reasons in found.refused.items():
+  for variant, reasons in found.not_comparable.items():
     raise ConfigError(f'{directory / variant} cannot be pooled ({reasons[0]}): move it aside, and run {again}')
   runs = {(run.variant, run.seed): run for run in found.runs if not run.metrics.empty}
   for planned in _planned(reproduction, scale, workdir):

@@ -45,8 +45,8 @@ def losses_over_rates(found: ExperimentRuns, name: str, rates: Sequence[float]) 
 
 
 def _capped(found: ExperimentRuns, run: RecordedRun) -> float:
-  start = run.metrics['train/loss'].iloc[0] / (math.log(2) if found.measure.unit == BITS.unit else 1)
-  final = run.final(found.measure)
+  start = run.metrics['train/loss'].iloc[0] / (math.log(2) if found.metric.unit == BITS.unit else 1)
+  final = run.final(found.metric)
   return float(start if final is None else min(final, start))
 
 

@@ -266,8 +266,8 @@ def test_a_run_whose_log_is_damaged_is_missing_from_the_curves_alone(directory):
   log.write_text('{' + log.read_text())
   found, summary = load_runs.load(TWO, directory), findings(TWO, directory)
   others = [run for run in found.of('post_norm') if run.seed != 2]
-  mean = recorded_run.mean_curve(found.of('post_norm'), found.measure)
-  pd.testing.assert_series_equal(mean, recorded_run.mean_curve(others, found.measure))
+  mean = recorded_run.mean_curve(found.of('post_norm'), found.metric)
+  pd.testing.assert_series_equal(mean, recorded_run.mean_curve(others, found.metric))
   assert len(mean)
   assert any(note.endswith('; until then it is in no curve and no mean of curves') for note in summary['notes'])
   assert summary['variants']['post_norm']['comparison']['n'] == 4

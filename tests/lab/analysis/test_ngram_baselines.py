@@ -25,14 +25,14 @@ ONE, OTHER = data_of(b'in the beginning ' * 90, 'one'), data_of(b'was the word, 
 
 @pytest.mark.parametrize('split', ['validation', 'test'])
 def test_they_are_counted_once_for_a_text_and_anew_for_another(tmp_path, split):
-  path = ngram_baselines.keep(tmp_path, split, ONE)
+  path = ngram_baselines.write_if_outdated(tmp_path, split, ONE)
   assert ngram_baselines.read(tmp_path, split, 'one') == yardsticks(ONE, split)
   assert ngram_baselines.read(tmp_path, split, 'other') is None
   assert ngram_baselines.read(tmp_path, 'test' if split == 'validation' else 'validation', 'one') is None
   before = path.stat().st_mtime_ns
-  ngram_baselines.keep(tmp_path, split, ONE)
+  ngram_baselines.write_if_outdated(tmp_path, split, ONE)
   assert path.stat().st_mtime_ns == before
-  ngram_baselines.keep(tmp_path, split, OTHER)
+  ngram_baselines.write_if_outdated(tmp_path, split, OTHER)
   assert ngram_baselines.read(tmp_path, split, 'other') == yardsticks(OTHER, split) != yardsticks(ONE, split)
   assert ngram_baselines.read(tmp_path, split, 'one') is None
 
@@ -41,12 +41,14 @@ def test_they_are_counted_anew_for_another_part_of_the_split(tmp_path, monkeypat
   monkeypatch.setattr('training.data.corpus.BLOCK', 16)
   monkeypatch.setattr('training.data.held_out.BLOCK', 16)
   data = data_of(b'in the beginning ' * 90, 'one')
-  whole, part = (ngram_baselines.keep(tmp_path / str(tokens), 'test', data, tokens).parent for tokens in (0, 32))
+  whole, part = (
+    ngram_baselines.write_if_outdated(tmp_path / str(tokens), 'test', data, tokens).parent for tokens in (0, 32)
+  )
   assert ngram_baselines.read(whole, 'test', 'one', 0) != ngram_baselines.read(part, 'test', 'one', 32)
   assert ngram_baselines.read(part, 'test', 'one', 32) == yardsticks(data, 'test', 32)
   for wrong in (0, 33, None):
     assert ngram_baselines.read(part, 'test', 'one', wrong) is None
-  ngram_baselines.keep(part, 'test', data, 10**6)
+  ngram_baselines.write_if_outdated(part, 'test', data, 10**6)
   assert ngram_baselines.read(part, 'test', 'one', 0) == ngram_baselines.read(whole, 'test', 'one', 0)
 
 
@@ -60,7 +62,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize('case', [*DAMAGE, 'cut', 'other values'])
 def test_a_file_that_cannot_be_believed_is_counted_again(tmp_path, case):
-  path = ngram_baselines.keep(tmp_path, 'validation', ONE)
+  path = ngram_baselines.write_if_outdated(tmp_path, 'validation', ONE)
   whole = path.read_bytes()
   if case == 'cut':
     path.write_bytes(whole[:40])
@@ -70,7 +72,7 @@ def test_a_file_that_cannot_be_believed_is_counted_again(tmp_path, case):
   else:
     path.write_text(json.dumps(DAMAGE[case](json.loads(whole))))
   assert ngram_baselines.read(tmp_path, 'validation', 'one') is None
-  ngram_baselines.keep(tmp_path, 'validation', ONE)
+  ngram_baselines.write_if_outdated(tmp_path, 'validation', ONE)
   assert path.read_bytes() == whole
 
 

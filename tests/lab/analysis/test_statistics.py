@@ -125,4 +125,4 @@ def test_token_share():
 def test_exponent_of_powers():
   sizes = np.array([4, 8, 32])
   values = [3 * sizes**-0.5, 0.1 * sizes**2.0, np.ones(3)]
-  np.testing.assert_allclose(statistics.exponent(sizes, values), [-0.5, 2, 0], atol=1e-12)
+  np.testing.assert_allclose(statistics.power_law_exponent(sizes, values), [-0.5, 2, 0], atol=1e-12)

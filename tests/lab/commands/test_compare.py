@@ -109,13 +109,13 @@ def test_what_cannot_be_compared_is_not(place, case):
   config, result, says = REFUSED[case]
   edit(place / 'runs/custom', 'mine', [0, 1], config, result)
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
-  assert found.refused == {'mine': (says,)}
+  assert found.not_comparable == {'mine': (says,)}
 
 
 def test_seeds_within_one_must_agree(place):
   edit(place / 'runs/custom', 'mine', [1], {'run.steps': 30})
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
-  assert found.refused == {'mine': ('run.steps is 100 in seed 0, 30 in seed 1',)}
+  assert found.not_comparable == {'mine': ('run.steps is 100 in seed 0, 30 in seed 1',)}
 
 
 def test_a_seed_that_one_has_and_another_lacks_is_told(place):
@@ -135,7 +135,7 @@ def test_other_tokens_are_compared_where_the_text_is_the_same(place, ours, their
   for folder, variant, text in (('block', 'baseline', ours), ('custom', 'mine', theirs)):
     edit(place / 'runs' / folder, variant, [0, 1], result={'text_checksum': text} if text else {})
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
-  assert found.refused == ({} if same else {'mine': ('the data checksum is f00df00d (baseline b2c26b87)',)})
+  assert found.not_comparable == ({} if same else {'mine': ('the data checksum is f00df00d (baseline b2c26b87)',)})
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_names_are_as_short_as_they_can_be(groups, expected):
 
 def test_a_long_comparison_has_a_short_name():
   many = [f'runs/block_{k}/baseline' for k in range(40)]
-  assert len(compare.name_of(many)) < 100
-  assert compare.name_of(many) != compare.name_of(many[:-1])
-  names.check_experiment_name(compare.name_of(['/', '../..', 'a b/c$']))
+  assert len(compare.comparison_name(many)) < 100
+  assert compare.comparison_name(many) != compare.comparison_name(many[:-1])
+  names.check_experiment_name(compare.comparison_name(['/', '../..', 'a b/c$']))
 
 
 MISTAKES = {
@@ -189,7 +189,7 @@ def test_what_cannot_be_compared_is_one_line(case, place, capfd):
 def test_labels_are_read():
   variants = ('baseline', 'norm_placement=pre', 'norm_placement=pre+norm=rms')
   given = ['baseline=a=b', 'norm_placement=pre=Pre', 'norm_placement=pre+norm=rms= Both ']
-  assert labels.parse(given, variants) == {
+  assert labels.parse_labels(given, variants) == {
     'baseline': 'a=b', 'norm_placement=pre': 'Pre', 'norm_placement=pre+norm=rms': 'Both',
   }  # fmt: skip
   for wrong, says in (
@@ -198,7 +198,7 @@ def test_labels_are_read():
     ('baseline=a\nb', 'printable'), ('baseline=$x$', 'printable'), ('baseline=norm_placement=pre', 'two variants'),
   ):  # fmt: skip
     with pytest.raises(ConfigError, match=says):
-      labels.parse([wrong], variants)
+      labels.parse_labels([wrong], variants)
 
 
 def test_labels_are_in_table_figures_and_files_with_the_names_kept(place):
@@ -228,15 +228,17 @@ def test_fewer_variants_are_drawn_again_where_all_is_finished(place, monkeypatch
     raise ConfigError('enough')
 
   monkeypatch.setattr(report, 'write', write)
-  monkeypatch.setattr(run_experiment.ngram_baselines, 'keep', lambda *_: None)
+  monkeypatch.setattr(run_experiment.ngram_baselines, 'write_if_outdated', lambda *_: None)
   for todo, variants in ((['one'], ()), (['one'], ('relu',)), ([], ()), ([], ('relu',)), (['one'], ('relu',))):
     if len(asked) == 4:
       shutil.rmtree(place / 'runs/block/post_norm')  # it has no runs, and nobody asks for it
-    trained = run_experiment.Trained(None, todo, [], None)
+    trained = run_experiment.TrainingOutcome(None, todo, [], None)
     monkeypatch.setattr(run_experiment, 'train_runs', lambda *_, trained=trained: trained)
     run = Run('block', 'relu', 0, Config(), place / 'runs/block/relu/seed_0')
     with pytest.raises(ConfigError, match='enough'):
-      run_experiment.run_experiment(BLOCK, [run], None, None, '', view=run_experiment.View(variants, {'relu': 'ReLU'}))
+      run_experiment.run_experiment(
+        BLOCK, [run], None, None, '', options=run_experiment.ReportOptions(variants, {'relu': 'ReLU'})
+      )
   everything = (['baseline', 'post_norm', 'relu'], {'relu': 'ReLU'})
   fewer = (['baseline', 'relu'], {'relu': 'ReLU'})
   assert asked == [everything, everything, everything, fewer, fewer]

@@ -30,7 +30,7 @@ def launched(monkeypatch):
   """What is handed over for training."""
   handed = []
 
-  def run_experiment(experiment, runs, launcher, console, command, extend, tuning, joins, view):
+  def run_experiment(experiment, runs, launcher, console, command, extend, tuning, joins, options):
     plan.check_directories(runs, extend, joins)
     handed.append((experiment, runs, tuning))
     return 0
@@ -44,8 +44,8 @@ def block(tmp_path, monkeypatch):
   """The runs of `block` as they are on a first `python train.py`: at the tuned rates that come with the project."""
   monkeypatch.chdir(tmp_path)
   experiment = dataclasses.replace(registry.find_experiment('block'), seeds=(0, 1))
-  found = tuned_learning_rates.find('block', tmp_path / 'runs')
-  return tuned_learning_rates.plan_tuned(experiment, Config(), {}, tmp_path / 'runs', found)
+  found = tuned_learning_rates.find_tuning('block', tmp_path / 'runs')
+  return tuned_learning_rates.plan_at_tuned_rates(experiment, Config(), {}, tmp_path / 'runs', found)
 
 
 @pytest.mark.parametrize('which', [[], ['--experiment=block']])

@@ -21,7 +21,7 @@ def runs(place, monkeypatch):
   """Finished runs, and what is asked for when the same command is given again."""
   write_experiment(place / 'runs' / 'block')
   monkeypatch.setattr(run_experiment, '_load_data', lambda runs: None)
-  monkeypatch.setattr(run_experiment.ngram_baselines, 'keep', lambda *arguments: None)
+  monkeypatch.setattr(run_experiment.ngram_baselines, 'write_if_outdated', lambda *arguments: None)
   return plan.plan_runs(BLOCK, Config(), {}, place / 'runs')
 
 
@@ -55,7 +55,7 @@ def test_the_report_of_a_read_only_workdir_is_its_table(runs, place, capfd, requ
 def test_the_status_of_a_read_only_workdir_is_shown(runs, place, capfd, request):
   read_only(place / 'runs')
   request.getfixturevalue('unprivileged')
-  assert status.show(runs, Console(width=100)) == 0
+  assert status.print_status(runs, Console(width=100)) == 0
   assert f'{len(runs)} runs: ' in capfd.readouterr().out
 
 

@@ -87,7 +87,7 @@ def content_of(folder):
 
 def test_what_a_person_sees(runs, tmp_path, capfd):
   before = content_of(tmp_path)
-  assert status.show(list(runs.values()), Console(width=120)) == 0
+  assert status.print_status(list(runs.values()), Console(width=120)) == 0
   lines = [line.strip() for line in capfd.readouterr().out.splitlines()]
   assert any(re.fullmatch(r'trial/stopped/seed_0 +stopped +30/300 +2.250 +5 min ago', line) for line in lines)
   assert any(re.fullmatch(r'trial/waiting/seed_0 +waiting +0/300 +job 12_6', line) for line in lines)
@@ -149,7 +149,7 @@ def test_nothing_is_cut_however_narrow_it_is(tmp_path, width, capfd):
     made_result.finish(run.directory, 'failed_to_learn')
   (runs[0].directory).mkdir(parents=True)
   (runs[0].directory / 'slurm.json').write_text('{"job": "1234567_6"}')
-  assert status.show(runs, Console(width=width)) == 0
+  assert status.print_status(runs, Console(width=width)) == 0
   lines = capfd.readouterr().out.splitlines()
   assert max(map(len, lines)) <= width
   assert '…' not in ''.join(lines)

@@ -11,7 +11,7 @@ import pytest
 from absl.testing import flagsaver
 
 import train
-from lab.analysis import learning_rate_selection, results, tuned_learning_rates
+from lab.analysis import results, tuned_learning_rates, tuning_results
 from lab.cli.command_line import parse_flags
 from lab.commands import run_experiment, tune
 from lab.core import registry
@@ -67,7 +67,7 @@ def conducted(monkeypatch):
   """What `run_experiment` was asked for, instead of doing it."""
   asked = []
 
-  def record(experiment, runs, launcher, console, command, extend, tuning, joins, view):
+  def record(experiment, runs, launcher, console, command, extend, tuning, joins, options):
     run_experiment.check_directories(runs, extend, joins)
     asked.append((list(runs), tuning))
     return 0
@@ -172,12 +172,12 @@ def test_again_nothing_is_trained_and_the_file_stays(tuned, patched, conducted, 
 def test_some_variants_now_and_the_others_later_make_one_file(tuned, patched, conducted, tmp_path):
   at = f'--workdir={tmp_path}'
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
-  assert set(learning_rate_selection.read(tmp_path / 'block/tuned.csv').chosen) == {'baseline', 'relu'}
+  assert set(tuning_results.read_tuning(tmp_path / 'block/tuned.csv').chosen) == {'baseline', 'relu'}
   assert run_main(BLOCK, '--tune', '--variants=post_norm,no_residual', at) == 0
   assert len(patched.trained) == 40
   patched.trained = []
-  whole = learning_rate_selection.read(tmp_path / 'block/tuned.csv')
-  assert set(whole.points) == set(learning_rate_selection.read(tuned[0] / 'block/tuned.csv').points)
+  whole = tuning_results.read_tuning(tmp_path / 'block/tuned.csv')
+  assert set(whole.points) == set(tuning_results.read_tuning(tuned[0] / 'block/tuned.csv').points)
   assert list(whole.about['variants']) == ['baseline', 'relu', 'post_norm', 'no_residual']
 
 
@@ -273,9 +273,10 @@ def test_a_tuning_that_cannot_serve_is_told(damage, arguments, message, committe
 
 
 def test_a_failed_run_leaves_no_choice(patched, tmp_path, monkeypatch):
-  monkeypatch.setattr(tune, 'train_runs', lambda runs, *rest: run_experiment.Trained(None, runs, runs[:1], None))
+  outcome = run_experiment.TrainingOutcome
+  monkeypatch.setattr(tune, 'train_runs', lambda runs, *rest: outcome(None, runs, runs[:1], None))
   assert run_main(BLOCK, '--tune', f'--workdir={tmp_path}') == 1
-  monkeypatch.setattr(tune, 'train_runs', lambda runs, *rest: run_experiment.Trained(None, runs, [], 75))
+  monkeypatch.setattr(tune, 'train_runs', lambda runs, *rest: outcome(None, runs, [], 75))
   assert run_main(BLOCK, '--tune', f'--workdir={tmp_path}') == 75
   assert not list(tmp_path.iterdir())
 
@@ -310,7 +311,7 @@ def test_a_real_tuning_at_the_smallest_size(tmp_path, monkeypatch):
     '--config.data.sequence_length=16', '--config.data.task=files', f'--config.data.paths={tmp_path}/text.txt',
   ]  # fmt: skip
   assert run_main(*asked) == 0
-  found = learning_rate_selection.read(tmp_path / 'runs/block/tuned.csv')
+  found = tuning_results.read_tuning(tmp_path / 'runs/block/tuned.csv')
   assert found.chosen == {'baseline': (1e-2, 2), 'relu': (1e-2, 2)}, '12 steps at 1e-4 change next to nothing'
   frame = results.load(tmp_path / 'runs')
   assert len(frame) == 2

@@ -51,7 +51,7 @@ def test_loss_curves_show_every_seed_and_the_mean(drawn):
     np.testing.assert_allclose(lines[f'seed:relu:{seed}'].get_ydata(), values)
     seeds.append(values)
   np.testing.assert_allclose(lines['mean:relu'].get_ydata(), np.mean(seeds, axis=0))
-  assert lines['yardstick:unigram'].get_ydata()[0] == 4.43
+  assert lines['ngram:unigram'].get_ydata()[0] == 4.43
 
 
 def test_a_diverged_run_is_marked_and_in_no_mean(drawn):
@@ -108,7 +108,7 @@ def test_final_losses_and_paired_differences(drawn):
   assert left['seed:relu:3'].get_xdata()[0] == final['relu', 3]
   assert to_hex(left['seed:no_residual:0'].get_markerfacecolor()) == '#ffffff'  # did not learn
   assert to_hex(left['seed:relu:0'].get_markerfacecolor()) != '#ffffff'
-  assert left['yardstick:trigram'].get_xdata()[0] == 2.63
+  assert left['ngram:trigram'].get_xdata()[0] == 2.63
   differences = [final['relu', seed] - final['baseline', seed] for seed in range(5)]
   half = 2.776 * np.std(differences, ddof=1) / np.sqrt(5)
   expected = np.mean(differences) + half * np.array([-1, 1])
@@ -133,7 +133,7 @@ def test_a_stuck_variant_does_not_flatten_the_differences(drawn):
   assert low < artists(right)['difference:relu'].get_xdata()[1] < high
   assert artists(right)['off:no_residual'].get_text().startswith('+1.5')
   band = artists(right)['margin']
-  assert (band.get_x(), band.get_width()) == pytest.approx((-found.measure.margin, 2 * found.measure.margin))
+  assert (band.get_x(), band.get_width()) == pytest.approx((-found.metric.margin, 2 * found.metric.margin))
 
 
 def test_a_variant_looks_the_same_in_every_figure(drawn):
@@ -222,12 +222,12 @@ def test_the_same_numbers_give_the_same_files(tmp_path):
 
 
 def test_spread_moves_labels_apart_as_little_as_it_takes():
-  assert figure_style.spread([0.5, 0.1, 0.9], 0.2) == [0.5, 0.1, 0.9]
-  assert figure_style.spread([0.5, 0.5], 0.2) == pytest.approx([0.4, 0.6])
-  assert figure_style.spread([0.0, 0.05, 0.9], 0.2, lowest=0.0) == pytest.approx([0.0, 0.2, 0.9])
+  assert figure_style.spread_apart([0.5, 0.1, 0.9], 0.2) == [0.5, 0.1, 0.9]
+  assert figure_style.spread_apart([0.5, 0.5], 0.2) == pytest.approx([0.4, 0.6])
+  assert figure_style.spread_apart([0.0, 0.05, 0.9], 0.2, lowest=0.0) == pytest.approx([0.0, 0.2, 0.9])
   rng = np.random.default_rng(0)
   for _ in range(50):
     wanted = rng.random(8).tolist()
-    moved = figure_style.spread(wanted, 0.07)
+    moved = figure_style.spread_apart(wanted, 0.07)
     assert np.diff(sorted(moved)).min() > 0.07 - 1e-9
     assert np.argsort(moved).tolist() == np.argsort(wanted).tolist()

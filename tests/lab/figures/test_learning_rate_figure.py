@@ -7,8 +7,8 @@ import pytest
 from matplotlib.colors import to_hex
 from tuning_points import ABOUT, RATES, points_of
 
-from lab.analysis import learning_rate_selection, tuned_learning_rates
-from lab.analysis.learning_rate_selection import Tuning
+from lab.analysis import tuned_learning_rates, tuning_results
+from lab.analysis.tuning_results import Tuning
 from lab.core import registry
 from lab.core.experiment import Experiment
 from lab.figures import figure_style
@@ -28,10 +28,10 @@ def drawn(tmp_path_factory):
     point if point.variant != 'stuck' else dataclasses.replace(point, status='failed_to_learn')
     for point in points_of(losses)
   ]
-  path = learning_rate_selection.write(
-    Tuning(tmp_path_factory.mktemp('x') / 'tuned.csv', ABOUT, learning_rate_selection.choose(points))
+  path = tuning_results.write_tuning(
+    Tuning(tmp_path_factory.mktemp('x') / 'tuned.csv', ABOUT, tuning_results.mark_chosen(points))
   )
-  picture = final_loss_by_learning_rate(learning_rate_selection.read(path), EXPERIMENT)  # from the file alone
+  picture = final_loss_by_learning_rate(tuning_results.read_tuning(path), EXPERIMENT)  # from the file alone
   figure_style.save(picture.figure, path.parent, picture.name)
   axes = picture.figure.axes[0]
   return picture, {artist.get_gid(): artist for artist in axes.get_children() if artist.get_gid()}
@@ -89,7 +89,7 @@ def test_variants_look_as_in_every_other_figure(drawn):
 
 
 def test_the_marks_of_many_failed_variants_lie_on_the_figure(tmp_path):
-  read = learning_rate_selection.read(tuned_learning_rates.COMMITTED / 'norm_placement.csv')
+  read = tuning_results.read_tuning(tuned_learning_rates.COMMITTED / 'norm_placement.csv')
   figure = final_loss_by_learning_rate(read, registry.find_experiment('norm_placement')).figure
   figure_style.save(figure, tmp_path, 'x')
   failed = [line for line in figure.axes[0].lines if line.get_gid().startswith(('diverged', 'failed_to_learn'))]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reported import findings, printed
 
-from lab.analysis import run_files
+from lab.analysis import find_results
 from lab.core.experiment import Experiment
 from lab.report import report
 
@@ -145,7 +145,7 @@ def test_table_says_how_runs_failed(tmp_path):
   statuses = {('baseline', 1): 'diverged', ('relu', 0): 'failed_to_learn', ('relu', 3): 'diverged'}
   directory = fake_runs.write_experiment(tmp_path / 'block', statuses=statuses, points=3)
   summary = findings(fake_runs.BLOCK, directory)
-  learned = [cell.plain for cell in report.table(summary).columns[1].cells]
+  learned = [cell.plain for cell in report.summary_table(summary).columns[1].cells]
   assert learned == ['4/5\n1 diverged', '5/5', '3/5\n1 failed to learn\n1 diverged', '0/5\n5 failed to learn']
   for width in (100, 80, 60):
     text = printed(summary, width)
@@ -191,8 +191,8 @@ def test_a_figure_of_an_earlier_report_that_this_one_does_not_draw_is_removed(tm
 
 def test_write_returns_the_summary_and_reads_each_run_once(full, monkeypatch):
   directory, paths, summary = full
-  read, read_result = [], run_files.read_result
-  monkeypatch.setattr(run_files, 'read_result', lambda path: read.append(path) or read_result(path))
+  read, read_result = [], find_results.read_result
+  monkeypatch.setattr(find_results, 'read_result', lambda path: read.append(path) or read_result(path))
   assert report.write(fake_runs.BLOCK, directory, COMMAND) == (summary, paths)
   assert len(read) == len(set(read)) == 20
 

@@ -3,31 +3,32 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lab.analysis.comparability import of_random_numbers, seeds_told
+from lab.analysis.comparability import decides_random_numbers
 from lab.analysis.experiment_runs import ExperimentRuns
 from lab.analysis.recorded_run import RecordedRun
+from lab.analysis.wording import format_seeds
 from training.code_version import SHOWN, describe, other_code
 from training.run_files.result import is_unchecked
 
 NOT_SET = 'not set'
 
 
-def made_with(run: RecordedRun) -> dict[str, str]:
+def provenance_of(run: RecordedRun) -> dict[str, str]:
   """Code, device, layout, versions and settings of JAX of a run, by name; what was not recorded is left out."""
   result = run.result
   found = {name: str(result[name]) for name in ('device', 'layout') if result.get(name)}
   found |= {f'version of {name}': str(version) for name, version in (result.get('versions') or {}).items()}
   settings: Mapping[str, Any] = result.get('settings') or {}
-  found |= {name: _told(value) for name, value in settings.items() if not of_random_numbers(name)}
+  found |= {name: _told(value) for name, value in settings.items() if not decides_random_numbers(name)}
   code = result.get('code') or {}
   if code.get('digest'):
     found['code'] = code['digest'][:SHOWN] + _changes(run)
   return found
 
 
-def notes(runs: ExperimentRuns) -> list[str]:
+def provenance_notes(runs: ExperimentRuns) -> list[str]:
   """A line for each thing that not all runs of a comparison were made with alike, naming which had what."""
-  every = {(run.variant, run.seed): made_with(run) for run in runs.runs}
+  every = {(run.variant, run.seed): provenance_of(run) for run in runs.runs}
   told = [other_code(run.result for run in runs.runs), _unchecked(runs)]
   told += [line(run) for run in runs.runs for line in (_history, _moved)]
   lines = [line for line in told if line]
@@ -38,7 +39,9 @@ def notes(runs: ExperimentRuns) -> list[str]:
     for run in _that_say(runs.runs, name in settings):
       groups.setdefault(every[run.variant, run.seed].get(name, missing), []).append(run)
     if len(groups) > 1:
-      shown = [f'{_code(own[0]) if name == "code" else value} in {named(runs, own)}' for value, own in groups.items()]
+      shown = [
+        f'{_code(own[0]) if name == "code" else value} in {format_runs(runs, own)}' for value, own in groups.items()
+      ]
       lines.append(f'{name} differs: {"; ".join(shown)}')
   return lines
 
@@ -87,15 +90,18 @@ def _unchecked(runs: ExperimentRuns) -> str | None:
   unchecked = [run for run in runs.runs if is_unchecked(run.result)]
   if not unchecked:
     return None
-  return f'recorded by an older version, without a checksum and without the code that made it: {named(runs, unchecked)}'
+  which = format_runs(runs, unchecked)
+  return f'recorded by an older version, without a checksum and without the code that made it: {which}'
 
 
-def unlike(own: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> list[str]:
+def differing_provenance(own: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> list[str]:
   """What a variant's runs were made with that the baseline's were not, by name; settings where both have any."""
   settings = _settings([*own, *baseline])
   differing = []
-  for name in dict.fromkeys(name for run in [*own, *baseline] for name in made_with(run)):
-    ours, theirs = ({made_with(run).get(name) for run in _that_say(runs, name in settings)} for runs in (own, baseline))
+  for name in dict.fromkeys(name for run in [*own, *baseline] for name in provenance_of(run)):
+    ours, theirs = (
+      {provenance_of(run).get(name) for run in _that_say(runs, name in settings)} for runs in (own, baseline)
+    )
     if ours and theirs and ours != theirs:
       differing.append(name)
   return differing
@@ -110,11 +116,11 @@ def _that_say(runs: Iterable[RecordedRun], a_setting: bool) -> list[RecordedRun]
   return [run for run in runs if run.result.get('settings') is not None or not a_setting]
 
 
-def named(runs: ExperimentRuns, own: Sequence[RecordedRun]) -> str:
+def format_runs(runs: ExperimentRuns, own: Sequence[RecordedRun]) -> str:
   """Runs by variant; their seeds are named where not all runs of the variant are meant."""
   parts = []
   for variant in dict.fromkeys(run.variant for run in own):
     seeds = [run.seed for run in own if run.variant == variant]
     whole = len(seeds) == len(runs.of(variant))
-    parts.append(variant if whole else f'{variant} ({seeds_told(seeds)})')
+    parts.append(variant if whole else f'{variant} ({format_seeds(seeds)})')
   return ', '.join(parts)

@@ -22,7 +22,7 @@ from training.run_files.result import STATUSES
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class GridPoint:
   """One run of the grid.
 
   Attributes:
@@ -52,7 +52,7 @@ class Point:
 
 
 SEAL = '# sha256: '  # begins the line with the checksum of all the others
-COLUMNS = tuple(field.name for field in dataclasses.fields(Point))
+COLUMNS = tuple(field.name for field in dataclasses.fields(GridPoint))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Tuning:
 
   path: Path
   about: Mapping[str, Any]
-  points: tuple[Point, ...]
+  points: tuple[GridPoint, ...]
 
   @property
   def chosen(self) -> dict[str, tuple[float, int]]:
@@ -84,12 +84,12 @@ class Tuning:
     """Those of the grid."""
     return sorted({point.learning_rate for point in self.points})
 
-  def of(self, variant: str) -> list[Point]:
+  def of(self, variant: str) -> list[GridPoint]:
     """The points of a variant."""
     return [point for point in self.points if point.variant == variant]
 
 
-def choose(points: Iterable[Point]) -> tuple[Point, ...]:
+def mark_chosen(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
   """The points with `chosen` set: for each variant the setting of the lowest mean counted loss, of equals the first."""
   by_setting: dict[str, dict[tuple[float, int], list[float]]] = {}
   points = list(points)
@@ -102,7 +102,7 @@ def choose(points: Iterable[Point]) -> tuple[Point, ...]:
   return tuple(dataclasses.replace(point, chosen=point.setting == best[point.variant]) for point in points)
 
 
-def write(tuning: Tuning) -> Path:
+def write_tuning(tuning: Tuning) -> Path:
   """Writes a tuned.csv, which `read` gives back as it was."""
   head = ''.join(f'# {name}: {json.dumps(value)}\n' for name, value in tuning.about.items())
   text = io.StringIO()
@@ -112,7 +112,7 @@ def write(tuning: Tuning) -> Path:
   return write_atomically(tuning.path, head, f'{SEAL}"{_checksum(head + text.getvalue())}"\n', text.getvalue())
 
 
-def read(path: Path) -> Tuning | None:
+def read_tuning(path: Path) -> Tuning | None:
   """Reads a tuned.csv; None if there is none.
 
   Raises:
@@ -156,20 +156,20 @@ def read(path: Path) -> Tuning | None:
   for variant, grid in grids.items():
     if grid != full:
       raise _damaged(path, f'the grid of {variant} is not that of the others')
-  if choose(points) != tuple(points):
+  if mark_chosen(points) != tuple(points):
     raise _damaged(path, 'a rate is chosen that is not the one of the lowest mean loss')
   return Tuning(path, about, tuple(points))
 
 
-def _grid(points: Iterable[Point], variant: str) -> list[tuple[float, int]]:
+def _grid(points: Iterable[GridPoint], variant: str) -> list[tuple[float, int]]:
   """Rates and seeds of a variant, with as many of each as there are warm-ups."""
   return sorted((point.learning_rate, point.seed) for point in points if point.variant == variant)
 
 
-def _parse(row: Mapping[str, str]) -> Point:
+def _parse(row: Mapping[str, str]) -> GridPoint:
   if None in row or None in row.values():
     raise ValueError('a row is too long or too short')
-  point = Point(
+  point = GridPoint(
     variant=row['variant'],
     learning_rate=float(row['learning_rate']),
     warmup_steps=int(row['warmup_steps']),
@@ -202,7 +202,7 @@ def _damaged(path: Path, what: str) -> Damaged:
   return Damaged(f'{path} is damaged ({what})', '--tune makes it again, from its finished runs; or move it away')
 
 
-def describe_choice(tuning: Tuning, variants: Iterable[str], data_checksums: Sequence[str]) -> dict[str, Any]:
+def describe_tuning(tuning: Tuning, variants: Iterable[str], data_checksums: Sequence[str]) -> dict[str, Any]:
   """What a report at the chosen rates says of them: how they were chosen, and what to be wary of.
 
   Args:
@@ -211,7 +211,7 @@ def describe_choice(tuning: Tuning, variants: Iterable[str], data_checksums: Seq
     data_checksums: of the text that these runs read.
   """
   rates, seeds = tuning.learning_rates, tuning.seeds
-  named = ', '.join(map(wording.short, rates))
+  named = ', '.join(map(wording.format_number, rates))
   warmups = sorted({point.warmup_steps for point in tuning.points})
   and_warmup = f' and, of {", ".join(map(str, warmups))}, the warm-up' if len(warmups) > 1 else ''
   sentence = (
@@ -233,8 +233,8 @@ def describe_choice(tuning: Tuning, variants: Iterable[str], data_checksums: Seq
     if len(rates) > 1 and rate in (rates[0], rates[-1]):
       side = 'lowest' if rate == rates[0] else 'highest'
       warnings.append(
-        f'{variant}: its learning rate, {wording.short(rate)}, is the {side} of the grid, and a better one may lie '
-        'beyond'
+        f'{variant}: its learning rate, {wording.format_number(rate)}, is the {side} of the grid; a better one may lie '
+        'beyond it'
       )
     if learned < len(at_rate):
       warnings.append(f'{variant}: {learned} of {len(at_rate)} tuning runs learned at its learning rate')

@@ -9,7 +9,7 @@ import fake_runs
 import pytest
 from reported import findings
 
-from lab.analysis import results, run_files
+from lab.analysis import find_results, results
 from lab.core.experiment import Experiment
 from training.config import ConfigError
 from training.run_files.result import read_result, write_result
@@ -128,7 +128,7 @@ def test_several_directories_count_each_run_once(workdir, tmp_path, monkeypatch)
 
 def test_a_circle_of_links_ends(workdir):
   link_to(workdir, workdir / 'block/relu/up')
-  assert len(run_files.find(workdir).records) == 6
+  assert len(find_results.find_results(workdir).records) == 6
 
 
 @pytest.mark.parametrize('wrong', [{'seed': '0'}, {'variant': None}, {'experiment': 5}])

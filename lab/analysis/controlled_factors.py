@@ -11,22 +11,21 @@ from lab.analysis.comparability import (
   TEXT,
   TEXT_PATHS,
   TUNED_PATHS,
-  drawn_by_seed,
-  settings_of,
-  told,
+  comparable_settings,
+  seeded_components,
 )
 from lab.analysis.experiment_runs import ExperimentRuns
-from lab.analysis.learning_rate_selection import Tuning
 from lab.analysis.recorded_run import RecordedRun
+from lab.analysis.tuning_results import Tuning
 from lab.core.experiment import Experiment
 
 Entries = Mapping[str, Mapping[str, Any]]
 
 
-def covered(runs: ExperimentRuns) -> str | None:
+def interval_covers(runs: ExperimentRuns) -> str | None:
   """What an interval covers: what differs between the seeds of a variant; None where there is one seed."""
   several = [own for variant in runs.variants if len(own := runs.pooled(variant)) > 1]
-  varied = [[name for name in drawn_by_seed(own[0]) if _varies(name, own)] for own in several]
+  varied = [[name for name in seeded_components(own[0]) if _varies(name, own)] for own in several]
   everywhere = [name for name in (varied[0] if varied else ()) if all(name in names for names in varied)]
   if not everywhere:
     return None
@@ -41,7 +40,7 @@ def covered(runs: ExperimentRuns) -> str | None:
 
 
 def _varies(name: str, runs: Sequence[RecordedRun]) -> bool:
-  return len({drawn_by_seed(run).get(name) for run in runs}) > 1
+  return len({seeded_components(run).get(name) for run in runs}) > 1
 
 
 def held_equal(runs: ExperimentRuns, entries: Entries, tuning_holds: bool) -> tuple[list[str], list[str]]:
@@ -75,7 +74,7 @@ def held_equal(runs: ExperimentRuns, entries: Entries, tuning_holds: bool) -> tu
     else:
       different.append(f'{name} ({min(values):,} to {max(values):,})')
   settings = (
-    ('learning rate', [wording.short(entry['learning_rate']) for entry in entries.values()]),
+    ('learning rate', [wording.format_number(entry['learning_rate']) for entry in entries.values()]),
     ('warm-up', [f'{entry["warmup_steps"]} steps' for entry in entries.values()]),
     ('initialisation', [entry['initialisation'] for entry in entries.values()]),
   )
@@ -89,7 +88,7 @@ def held_equal(runs: ExperimentRuns, entries: Entries, tuning_holds: bool) -> tu
   return equal, different
 
 
-def contradictions(tuning: Tuning, runs: Sequence[RecordedRun], experiment: Experiment) -> list[str]:
+def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: Experiment) -> list[str]:
   """Where runs are not what a tuning chose, or are made otherwise than its own; empty where its choice holds."""
   lines: list[str] = []
   settings = {**DEFAULTS, **tuning.about['settings']}
@@ -108,8 +107,8 @@ def contradictions(tuning: Tuning, runs: Sequence[RecordedRun], experiment: Expe
       lines.append('the text was another')
     free = {*declared, *TUNED_PATHS, PART, *(TEXT_PATHS if same_text else ())}
     lines += [
-      f'{path} was {told(settings[path])}, and is {told(value)}'
-      for path, value in settings_of(run).items()
+      f'{path} was {wording.format_value(settings[path])}, and is {wording.format_value(value)}'
+      for path, value in comparable_settings(run).items()
       if path in settings and path not in free and value != settings[path]
     ]
     if run.seed in tuning.seeds:
@@ -118,14 +117,14 @@ def contradictions(tuning: Tuning, runs: Sequence[RecordedRun], experiment: Expe
 
 
 def _setting(setting: tuple[float, int]) -> str:
-  return f'learning rate {wording.short(setting[0])} with warm-up {setting[1]}'
+  return f'learning rate {wording.format_number(setting[0])} with warm-up {setting[1]}'
 
 
 def _share_order(compared: Sequence[Sequence[RecordedRun]]) -> bool:
   """Whether runs of the same seed read the same sequences in the same order."""
 
   def key(run: RecordedRun) -> tuple[Any, ...]:
-    settings = settings_of(run)
+    settings = comparable_settings(run)
     sources = TEXT_PATHS if settings[TEXT] else ()
     others = *sources, 'data.mask_documents'  # which decides what is attended to
     names = [name for name in settings if name.startswith('data.') and name not in others]
@@ -139,7 +138,7 @@ def _share_initial_values(compared: Sequence[Sequence[RecordedRun]]) -> bool:
   """Whether parameters of the same path and shape began the same in runs of the same seed."""
 
   def key(run: RecordedRun) -> tuple[Any, ...]:
-    settings, result = settings_of(run), run.result
+    settings, result = comparable_settings(run), run.result
     random = [settings[name] for name in settings if name.startswith('the setting ')]
     scheme = [
       settings['model.init'],

@@ -12,11 +12,11 @@ from lab.analysis.recorded_run import RecordedRun
 from lab.figures.figure_style import (
   FAINT,
   GREY,
-  Picture,
+  CaptionedFigure,
   Summary,
   VariantStyle,
   new_figure,
-  spread,
+  spread_apart,
   styled,
   variant_styles,
 )
@@ -24,9 +24,9 @@ from training.data.held_out import part_of
 
 
 @styled
-def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> Picture:
+def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> CaptionedFigure:
   """Final loss of every seed, and beside it the paired difference to the baseline on a scale of its own."""
-  name, title, unit = 'final_loss_by_variant', 'Final loss by variant', runs.measure.unit
+  name, title, unit = 'final_loss_by_variant', 'Final loss by variant', runs.metric.unit
   variants = list(summary['variants'])
   styles = variant_styles(runs.experiment)
   compared = any(entry['comparison'] for entry in summary['variants'].values())
@@ -38,30 +38,30 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> Picture:
   for variant, row in rows.items():
     _draw_finals(left, runs.of(variant), summary['variants'][variant], row, styles[variant], runs)
   left.set_yticks(list(rows.values()), names)
-  left.set(xlabel=f'final {runs.measure.split} loss\n({unit})', ylim=(len(variants) - 0.4, -0.6))
+  left.set(xlabel=f'final {runs.metric.split} loss\n({unit})', ylim=(len(variants) - 0.4, -0.6))
   left.grid(visible=False, axis='y')
   left.margins(x=0.06)
-  _yardstick_lines(left, runs)
+  _draw_ngram_baselines(left, runs)
   caption = (
-    f'Left: {runs.measure.split} loss in {unit} after the last step{_where(runs)}; points: seeds, '
+    f'Left: {runs.metric.split} loss in {unit} after the last step{_where(runs)}; points: seeds, '
     'bar: mean with its 95% interval. '
   )
   if compared:
     _draw_differences(panels[0][1], runs, summary, rows, styles)
     panels[0][1].set_xlabel(f'difference to baseline\n({unit})')
     caption += (
-      'Right: the same minus the baseline of the same seed, on a scale of its own; bar: mean with its 95% interval by '
-      f"Student's t; band: the margin of {wording.short(runs.measure.margin)} within which differences count as none; "
-      'arrow: off the scale.'
+      'Right: the same minus the baseline of the same seed, on a separate scale; bar: mean with its 95% interval by '
+      f"Student's t; band: the margin of ±{wording.format_number(runs.metric.margin)}, within which differences count "
+      'as none; arrow: off the scale.'
     )
-  if runs.refused:
-    caption += f' Points alone, without a mean: runs that are not comparable ({", ".join(runs.refused)}).'
+  if runs.not_comparable:
+    caption += f' Points alone, without a mean: runs that are not comparable ({", ".join(runs.not_comparable)}).'
   statuses = {run.status for variant in variants for run in runs.of(variant)}
   if 'failed_to_learn' in statuses:
     caption += ' Hollow: a run that did not learn.'
   if 'diverged' in statuses:
     caption += ' Cross at the right edge: a run that diverged; it is in no mean.'
-  return Picture(name, title, caption, figure)
+  return CaptionedFigure(name, title, caption, figure)
 
 
 def _where(runs: ExperimentRuns) -> str:
@@ -75,7 +75,7 @@ def _draw_finals(
 ) -> None:
   """One row: a point a seed, above them the mean with its interval."""
   for offset, run in zip(_offsets(len(own)), own, strict=True):
-    value, gid = run.final(runs.measure), f'seed:{run.variant}:{run.seed}'
+    value, gid = run.final(runs.metric), f'seed:{run.variant}:{run.seed}'
     if value is None:
       axes.plot(
         [0.99], [row + offset], 'x', transform=axes.get_yaxis_transform(), color=style.colour, ms=5, mew=1.4,
@@ -145,11 +145,11 @@ def _offsets(count: int) -> np.ndarray:
   return np.linspace(-0.1, 0.24, count) if count > 1 else np.zeros(count)
 
 
-def _yardstick_lines(axes: Axes, runs: ExperimentRuns) -> None:
+def _draw_ngram_baselines(axes: Axes, runs: ExperimentRuns) -> None:
   """Dashed lines of simple models of the same split, named above the axes."""
-  for name, value in runs.yardsticks.items():
-    axes.axvline(value, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1, gid=f'yardstick:{name}')
+  for name, value in runs.ngram_baselines.items():
+    axes.axvline(value, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1, gid=f'ngram:{name}')
   left, right = axes.get_xlim()
-  places = [(value - left) / (right - left) for value in runs.yardsticks.values()]
-  for name, place in zip(runs.yardsticks, spread(places, 0.25), strict=True):
+  places = [(value - left) / (right - left) for value in runs.ngram_baselines.values()]
+  for name, place in zip(runs.ngram_baselines, spread_apart(places, 0.25), strict=True):
     axes.text(place, 1.01, name, transform=axes.transAxes, color=GREY, fontsize=8, ha='center', va='bottom')

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tuning_points import ABOUT, RATES, points_of
 
-from lab.analysis import learning_rate_selection, tuned_learning_rates
-from lab.analysis.learning_rate_selection import Tuning
+from lab.analysis import tuned_learning_rates, tuning_results
+from lab.analysis.tuning_results import Tuning
 from lab.core import registry
 from training.code_version import DIGEST
 from training.config import Config, ConfigError
@@ -21,7 +21,7 @@ from training.files import Damaged
 
 def tuning_in(folder) -> Tuning:
   losses = {'baseline': [[2.5, 2.6], [2.4, 2.3], [2.35, 2.45]], 'post': [[2.4, 2.5], [2.0, 9.0], [9.5, math.inf]]}
-  return Tuning(folder / 'tuned.csv', ABOUT, learning_rate_selection.choose(points_of(losses)))
+  return Tuning(folder / 'tuned.csv', ABOUT, tuning_results.mark_chosen(points_of(losses)))
 
 
 def test_a_run_that_diverged_is_not_dropped_from_the_mean(tmp_path):
@@ -30,7 +30,7 @@ def test_a_run_that_diverged_is_not_dropped_from_the_mean(tmp_path):
 
 @given(st.lists(st.lists(st.floats(0, 12), min_size=2, max_size=2), min_size=3, max_size=3))
 def test_the_lowest_mean_is_chosen(losses):
-  chosen = [point for point in learning_rate_selection.choose(points_of({'one': losses})) if point.chosen]
+  chosen = [point for point in tuning_results.mark_chosen(points_of({'one': losses})) if point.chosen]
   means = np.array(losses).mean(1)
   assert [point.seed for point in chosen] == [100, 101]
   assert means[RATES.index(chosen[0].learning_rate)] == pytest.approx(means.min(), rel=1e-12)
@@ -39,12 +39,12 @@ def test_the_lowest_mean_is_chosen(losses):
 def test_a_warm_up_is_chosen_with_its_rate():
   slow = points_of({'one': [[3.0, 3.0], [2.9, 2.9], [2.8, 2.8]]})
   fast = [dataclasses.replace(point, warmup_steps=0, counted_loss=point.counted_loss - 0.05) for point in slow]
-  assert Tuning(None, ABOUT, learning_rate_selection.choose(slow + fast)).chosen == {'one': (4e-3, 0)}
+  assert Tuning(None, ABOUT, tuning_results.mark_chosen(slow + fast)).chosen == {'one': (4e-3, 0)}
 
 
 def test_a_file_is_read_as_it_was_written_by_us_and_by_pandas(tmp_path):
   whole = tuning_in(tmp_path)
-  assert learning_rate_selection.read(learning_rate_selection.write(whole)) == whole
+  assert tuning_results.read_tuning(tuning_results.write_tuning(whole)) == whole
   frame = pd.read_csv(whole.path, comment='#')
   assert list(frame) == [
     'variant', 'learning_rate', 'warmup_steps', 'seed', 'status', 'final_loss', 'counted_loss', 'unit', 'chosen',
@@ -52,7 +52,7 @@ def test_a_file_is_read_as_it_was_written_by_us_and_by_pandas(tmp_path):
   assert len(frame) == 2 * 3 * 2
   assert frame[frame['chosen']]['learning_rate'].tolist() == [2e-3, 2e-3, 1e-3, 1e-3]
   assert frame['final_loss'].isna().sum() == 3
-  assert learning_rate_selection.read(tmp_path / 'none.csv') is None
+  assert tuning_results.read_tuning(tmp_path / 'none.csv') is None
 
 
 DAMAGE = {
@@ -73,13 +73,13 @@ DAMAGE = {
 @pytest.mark.parametrize('case', DAMAGE)
 def test_a_damaged_file_is_told_in_one_line(case, tmp_path):
   pattern, instead, message = DAMAGE[case]
-  path = learning_rate_selection.write(tuning_in(tmp_path))
+  path = tuning_results.write_tuning(tuning_in(tmp_path))
   unsealed = ''.join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith('# sha256'))
   text, count = re.subn(pattern, instead, unsealed, count=1)
   assert count == 1
   path.write_text(text)
   with pytest.raises(ConfigError, match=message) as error:
-    learning_rate_selection.read(path)
+    tuning_results.read_tuning(path)
   assert str(error.value).startswith(f'{path} is damaged (')
   assert '\n' not in str(error.value)
 
@@ -87,15 +87,15 @@ def test_a_damaged_file_is_told_in_one_line(case, tmp_path):
 def test_a_changed_digit_is_damage_also_where_the_choice_is_the_same(tmp_path):
   """The loss of a point that is chosen, made lower; and every other digit of the file."""
   whole = tuning_in(tmp_path)
-  path = learning_rate_selection.write(dataclasses.replace(whole, about={**whole.about, 'code': []}))
+  path = tuning_results.write_tuning(dataclasses.replace(whole, about={**whole.about, 'code': []}))
   text = path.read_text()
   for place, character in enumerate(text):
     if character.isdigit():
       path.write_text(text[:place] + str((int(character) + 1) % 10) + text[place + 1 :])
       with pytest.raises(Damaged, match=r'tuned\.csv is damaged \(.*\): --tune makes it again'):
-        learning_rate_selection.read(path)
+        tuning_results.read_tuning(path)
   path.write_bytes(text.replace('\n', '\r\n').encode())  # as an editor may have saved it
-  assert learning_rate_selection.read(path) is not None
+  assert tuning_results.read_tuning(path) is not None
 
 
 @pytest.mark.parametrize(
@@ -115,28 +115,28 @@ def test_a_changed_digit_is_damage_also_where_the_choice_is_the_same(tmp_path):
   ],
 )
 def test_a_row_that_cannot_be_is_damage(tmp_path, row):
-  path = learning_rate_selection.write(tuning_in(tmp_path))
+  path = tuning_results.write_tuning(tuning_in(tmp_path))
   lines = [line for line in path.read_text().splitlines() if not line.startswith('# sha256')]
   place = next(k for k, line in enumerate(lines) if line.startswith('baseline,0.001,20,100,'))
   path.write_text('\n'.join([*lines[:place], row, *lines[place + 1 :], '']))
   with pytest.raises(Damaged, match=f'a row reads {re.escape(row)}'):
-    learning_rate_selection.read(path)
+    tuning_results.read_tuning(path)
 
 
 def test_a_file_that_is_no_text_is_told(tmp_path):
   (tmp_path / 'tuned.csv').write_bytes(b'\x89PNG')
   with pytest.raises(Damaged, match=r'tuned\.csv is damaged \(.*decode'):
-    learning_rate_selection.read(tmp_path / 'tuned.csv')
+    tuning_results.read_tuning(tmp_path / 'tuned.csv')
   (tmp_path / 'tuned.csv').write_text('# settings: ' + '[' * 100_000)
   with pytest.raises(Damaged, match='nested too deeply'):
-    learning_rate_selection.read(tmp_path / 'tuned.csv')
+    tuning_results.read_tuning(tmp_path / 'tuned.csv')
 
 
 def test_rates_that_other_code_chose_are_warned_of(tmp_path):
   whole = tuning_in(tmp_path)
   mine, other = ({'revision': None, 'digest': digest, 'modified': False} for digest in (DIGEST, '7' * 64))
   for codes, warns in (([mine], False), ([mine, other], True)):
-    told = learning_rate_selection.describe_choice(
+    told = tuning_results.describe_tuning(
       dataclasses.replace(whole, about={**whole.about, 'code': codes}), [], ['b2c2']
     )
     said = 'the learning rates were chosen by other code than this checkout (by digest 77777777)'
@@ -144,16 +144,16 @@ def test_rates_that_other_code_chose_are_warned_of(tmp_path):
 
 
 def test_a_report_warns_of_edges_and_of_runs_that_did_not_learn(tmp_path):
-  said = learning_rate_selection.describe_choice(tuning_in(tmp_path), ['baseline', 'post'], ['b2c2'])
+  said = tuning_results.describe_tuning(tuning_in(tmp_path), ['baseline', 'post'], ['b2c2'])
   assert said['warnings'] == [
-    'post: its learning rate, 1e-3, is the lowest of the grid, and a better one may lie beyond'
+    'post: its learning rate, 1e-3, is the lowest of the grid; a better one may lie beyond it'
   ]
   assert 'of 1e-3, 2e-3, 4e-3, that had the lowest mean validation loss over tuning seeds 100, 101' in said['sentence']
   losses = {'baseline': [[3, 3], [2.9, 2.9], [2.5, 2.5]], 'post': [[20, 20], [9, 2], [9.5, 9.5]]}
-  other = Tuning(tmp_path / 'tuned.csv', ABOUT, learning_rate_selection.choose(points_of(losses)))
-  assert learning_rate_selection.describe_choice(other, ['baseline', 'post'], ['other'])['warnings'] == [
+  other = Tuning(tmp_path / 'tuned.csv', ABOUT, tuning_results.mark_chosen(points_of(losses)))
+  assert tuning_results.describe_tuning(other, ['baseline', 'post'], ['other'])['warnings'] == [
     'the learning rates were chosen on another text',
-    'baseline: its learning rate, 4e-3, is the highest of the grid, and a better one may lie beyond',
+    'baseline: its learning rate, 4e-3, is the highest of the grid; a better one may lie beyond it',
     'post: 1 of 2 tuning runs learned at its learning rate',
   ]
 
@@ -164,28 +164,31 @@ def test_what_comes_with_the_project_holds_for_its_experiment():
 
   for path in tuned_learning_rates.COMMITTED.glob('*.csv'):
     experiment = registry.find_experiment(path.stem)
-    found = learning_rate_selection.read(path)
+    found = tuning_results.read_tuning(path)
     assert set(experiment.variants) <= set(found.chosen)
     scale = load_config(str(tuned_learning_rates.COMMITTED.parents[1] / experiment.config))
-    assert tuned_learning_rates.elsewhere(found, experiment, scale, {}) == ''
-    assert tuned_learning_rates.elsewhere(found, experiment, scale, {'run.evaluations': 1}) == '', (
+    assert tuned_learning_rates.tuning_differences(found, experiment, scale, {}) == ''
+    assert tuned_learning_rates.tuning_differences(found, experiment, scale, {'run.evaluations': 1}) == '', (
       'a curve decides nothing'
     )
     assert (
-      tuned_learning_rates.elsewhere(found, experiment, scale, {'run.steps': 77}) == 'run.steps is 300 there, 77 here'
+      tuned_learning_rates.tuning_differences(found, experiment, scale, {'run.steps': 77})
+      == 'run.steps is 300 there, 77 here'
     )
 
 
 def test_a_field_that_is_new_had_its_default(tmp_path):
   experiment = dataclasses.replace(registry.find_experiment('block'), variants=ABOUT['variants'])
-  assert tuned_learning_rates.elsewhere(tuning_in(tmp_path), experiment, Config(), {}) == ''
-  there = tuned_learning_rates.elsewhere(
+  assert tuned_learning_rates.tuning_differences(tuning_in(tmp_path), experiment, Config(), {}) == ''
+  there = tuned_learning_rates.tuning_differences(
     tuning_in(tmp_path), experiment, Config(), {'model.norm': 'layer', 'run.steps': 99}
   )
   assert 'run.steps is 300 there, 99 here' in there
   assert "model.norm is 'rms' there, 'layer' here" in there
-  assert 'learning_rate' not in tuned_learning_rates.elsewhere(
+  assert 'learning_rate' not in tuned_learning_rates.tuning_differences(
     tuning_in(tmp_path), experiment, Config(), {'optimizer.learning_rate': 1.0, 'data.seed': 5, 'run.steps': 99}
   )
   changed = dataclasses.replace(experiment, variants={'post': {'model.norm_placement': 'res_post'}})
-  assert 'post was another variant there' in tuned_learning_rates.elsewhere(tuning_in(tmp_path), changed, Config(), {})
+  assert 'post was another variant there' in tuned_learning_rates.tuning_differences(
+    tuning_in(tmp_path), changed, Config(), {}
+  )

@@ -3,20 +3,30 @@
 import pandas as pd
 
 from lab.analysis.experiment_runs import ExperimentRuns
-from lab.analysis.recorded_run import Measure, RecordedRun
-from lab.figures.figure_style import Label, Picture, Summary, label_lines, new_figure, styled, variant_styles
+from lab.analysis.recorded_run import Metric, RecordedRun
+from lab.figures.figure_style import (
+  CaptionedFigure,
+  LineLabel,
+  Summary,
+  label_lines,
+  new_figure,
+  styled,
+  variant_styles,
+)
 
 SECONDS = 'train_seconds'
 
 
 @styled
-def loss_over_time(runs: ExperimentRuns, summary: Summary) -> Picture:
+def loss_over_time(runs: ExperimentRuns, summary: Summary) -> CaptionedFigure:
   """Validation loss against training time: every seed thin, their mean thick; runs that are not pooled are left out."""
-  name, title, measure = 'loss_over_time', 'Loss against training time', runs.measure
-  curves = {variant: _timed_curves(runs.pooled(variant), measure) for variant in summary['variants']}
+  name, title, metric = 'loss_over_time', 'Loss against training time', runs.metric
+  curves = {variant: _timed_curves(runs.pooled(variant), metric) for variant in summary['variants']}
   curves = {variant: own for variant, own in curves.items() if own}
   if not any(len(curve) > 1 for own in curves.values() for curve in own):
-    return Picture(name, title, 'Not drawn: the runs have logged no times, or one point of the curve each.', None)
+    return CaptionedFigure(
+      name, title, 'Not drawn: the runs have logged no times, or one point of the curve each.', None
+    )
   figure, styles = new_figure(3.1 + 0.15 * max(0, len(curves) - 6)), variant_styles(runs.experiment)
   axes = figure.add_subplot()
   ends = []
@@ -26,35 +36,35 @@ def loss_over_time(runs: ExperimentRuns, summary: Summary) -> Picture:
       axes.plot(curve[SECONDS], curve['loss'], color=style.colour, lw=0.6, alpha=0.45, gid=f'seed:{variant}')
     mean = _mean(own)
     axes.plot(mean[SECONDS], mean['loss'], lw=1.5, gid=f'mean:{variant}', **style.line)
-    ends.append(Label(mean['loss'].iloc[-1], runs.label(variant), style.colour, style.dashes))
-  axes.set(xlabel='seconds of training', ylabel=f'validation loss ({measure.unit})')
+    ends.append(LineLabel(mean['loss'].iloc[-1], runs.label(variant), style.colour, style.dashes))
+  axes.set(xlabel='seconds of training', ylabel=f'validation loss ({metric.unit})')
   axes.set_xlim(0, max(curve[SECONDS].iloc[-1] for own in curves.values() for curve in own))
   label_lines(figure, axes, ends)
   devices, layouts = (' and '.join(map(str, summary[what])) or 'not recorded' for what in ('device', 'layout'))
   caption = (
-    f'Validation loss in {measure.unit}, on a fixed part of the split, against the seconds spent in training steps, '
+    f'Validation loss in {metric.unit}, on a fixed part of the split, against the seconds spent in training steps, '
     'over all starts of a run; compilation, evaluation and checkpoints are left out. Thin: one seed; thick: the means '
     'of loss and time over the seeds that ended. The times are of this machine, which runs shared that trained side by '
     f'side (device: {devices}; each run: {layouts}).'
   )
-  return Picture(name, title, caption + _left_out(runs, sum(map(len, curves.values()))), figure)
+  return CaptionedFigure(name, title, caption + _left_out(runs, sum(map(len, curves.values()))), figure)
 
 
 def _left_out(runs: ExperimentRuns, drawn: int) -> str:
   """What ends the caption where runs are missing from the figure."""
-  text = f' Left out: runs that are not comparable ({", ".join(runs.refused)}).' if runs.refused else ''
+  text = f' Left out: runs that are not comparable ({", ".join(runs.not_comparable)}).' if runs.not_comparable else ''
   if any(run.status == 'diverged' for run in runs.runs):
     text += ' Runs that diverged are not drawn.'
-  ended = [run for variant in runs.variants for run in runs.pooled(variant) if run.final(runs.measure) is not None]
+  ended = [run for variant in runs.variants for run in runs.pooled(variant) if run.final(runs.metric) is not None]
   missing = len(ended) - drawn
   return f'{text} Left out: {missing} of {len(ended)} runs, which kept no times.' if missing else text
 
 
-def _timed_curves(runs: list[RecordedRun], measure: Measure) -> list[pd.DataFrame]:
+def _timed_curves(runs: list[RecordedRun], metric: Metric) -> list[pd.DataFrame]:
   """Seconds and loss at each point of the curve, by step, of the runs that ended and kept their times."""
-  ended = [run.metrics for run in runs if run.final(measure) is not None]
-  logged = [metrics for metrics in ended if {SECONDS, measure.curve} <= set(metrics)]
-  curves = [metrics[[SECONDS, measure.curve]].dropna().rename(columns={measure.curve: 'loss'}) for metrics in logged]
+  ended = [run.metrics for run in runs if run.final(metric) is not None]
+  logged = [metrics for metrics in ended if {SECONDS, metric.curve} <= set(metrics)]
+  curves = [metrics[[SECONDS, metric.curve]].dropna().rename(columns={metric.curve: 'loss'}) for metrics in logged]
   return [curve for curve in curves if len(curve)]
 
 

@@ -9,9 +9,9 @@ import pytest
 from reported import printed
 from test_comparability import LEVELS, OTHER_TEXT, TWO, edit
 
-from lab.analysis import learning_rate_selection, load_runs
-from lab.analysis.learning_rate_selection import Point, Tuning
+from lab.analysis import load_runs, tuning_results
 from lab.analysis.summary import summarise
+from lab.analysis.tuning_results import GridPoint, Tuning
 from lab.core.experiment import Experiment
 from training.code_version import code
 from training.config import Config
@@ -160,13 +160,13 @@ def tuned(tmp_path, settings=None, variants=None, checksum='b2c26b8719b188f5', s
   """Runs at the default rate, and a tuning that chose `rate`."""
   directory = fake_runs.write_experiment(tmp_path / 'block', TWO, LEVELS, points=2, tuned=True)
   points = [
-    Point(name, one, 20, seed, 'completed', 3.0 - (one == rate), 3.0 - (one == rate), 'bits per byte')
+    GridPoint(name, one, 20, seed, 'completed', 3.0 - (one == rate), 3.0 - (one == rate), 'bits per byte')
     for name in TWO.variants
     for one in (2e-3, 4e-3, 8e-3)
     for seed in seeds
   ]
   about = {'settings': settings or Config().to_flat(), 'variants': variants or TWO.variants, 'data_checksum': checksum}
-  return summary_of(directory, chosen=Tuning(tmp_path / 'tuned.csv', about, learning_rate_selection.choose(points)))
+  return summary_of(directory, chosen=Tuning(tmp_path / 'tuned.csv', about, tuning_results.mark_chosen(points)))
 
 
 def test_a_tuning_that_chose_these_rates_is_claimed(tmp_path):

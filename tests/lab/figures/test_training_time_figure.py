@@ -8,7 +8,7 @@ import pytest
 from reported import findings
 
 from lab.analysis import load_runs
-from lab.figures import wall_clock_figure
+from lab.figures import training_time_figure
 
 LEVELS = {'baseline': 2.9, 'relu': 2.8}
 
@@ -30,7 +30,7 @@ def timed(tmp_path):
 
 def test_means_of_loss_and_time_over_seeds(timed):
   found = load_runs.load(fake_runs.BLOCK, timed)
-  picture = wall_clock_figure.loss_over_time(found, findings(fake_runs.BLOCK, timed))
+  picture = training_time_figure.loss_over_time(found, findings(fake_runs.BLOCK, timed))
   lines = {}
   for line in picture.figure.axes[0].lines:
     lines.setdefault(line.get_gid(), []).append(np.array(line.get_data()))
@@ -48,7 +48,7 @@ def test_means_of_loss_and_time_over_seeds(timed):
 def test_what_is_left_out_is_told(timed):
   config = timed / 'relu/seed_1/config.json'
   config.write_text(json.dumps({**json.loads(config.read_text()), 'optimizer.weight_decay': 0.5}))
-  caption = wall_clock_figure.loss_over_time(
+  caption = training_time_figure.loss_over_time(
     load_runs.load(fake_runs.BLOCK, timed), findings(fake_runs.BLOCK, timed)
   ).caption
   assert 'Left out: runs that are not comparable (relu).' in caption
@@ -57,7 +57,7 @@ def test_what_is_left_out_is_told(timed):
 
 def test_without_times_it_says_so(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels=LEVELS, points=4)
-  picture = wall_clock_figure.loss_over_time(
+  picture = training_time_figure.loss_over_time(
     load_runs.load(fake_runs.BLOCK, directory), findings(fake_runs.BLOCK, directory)
   )
   assert picture.figure is None

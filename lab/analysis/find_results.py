@@ -19,7 +19,7 @@ Place = tuple[str, ...]
 Record = dict[str, Any]
 
 
-class Found(NamedTuple):
+class FoundResults(NamedTuple):
   """What a directory holds.
 
   Attributes:
@@ -31,7 +31,7 @@ class Found(NamedTuple):
   left_out: list[str]
 
 
-def find(directory: str | os.PathLike) -> Found:
+def find_results(directory: str | os.PathLike) -> FoundResults:
   """The runs of a work directory, or of one experiment, variant or run in it.
 
   The directory itself may have been renamed: what names it is the caller. Everything below must be where its
@@ -54,10 +54,10 @@ def find(directory: str | os.PathLike) -> Found:
   silent = [is_inside and (root == top or not any(own)) for is_inside in inside]
   kept = [_at(directory, root, *one) for one, counts in zip(read, own, strict=True) if counts]
   lost = [one for one, counts, quiet in zip(read, own, silent, strict=True) if not counts and not quiet]
-  return Found(_ordered(kept), [*left_out, *_out_of_place(root, lost)])
+  return FoundResults(_ordered(kept), [*left_out, *_out_of_place(root, lost)])
 
 
-def find_of_experiment(experiment: str, directory: str | os.PathLike) -> Found:
+def find_experiment_results(experiment: str, directory: str | os.PathLike) -> FoundResults:
   """The runs of one experiment in its directory, <workdir>/<experiment>; errors as `find`."""
   root = Path(os.path.abspath(directory))
   read, left_out = _read_all(root)
@@ -66,7 +66,7 @@ def find_of_experiment(experiment: str, directory: str | os.PathLike) -> Found:
   ]
   kept = [_at(directory, root, *one) for one, counts in zip(read, own, strict=True) if counts]
   lost = [one for one, counts in zip(read, own, strict=True) if not counts]
-  return Found(_ordered(kept), [*left_out, *_out_of_place(root, lost)])
+  return FoundResults(_ordered(kept), [*left_out, *_out_of_place(root, lost)])
 
 
 def distinct(records: Sequence[Record]) -> list[Record]:
