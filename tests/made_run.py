@@ -15,7 +15,7 @@ from training.resume import state_to_go_on_from
 from training.run_files import run_directory
 from training.run_files.checkpoint import Checkpoints
 from training.run_files.metrics_log import MetricsLog
-from training.step import State, init_state
+from training.state import State, init_state
 
 
 def state_at(step: int, config: Config) -> State:

@@ -9,9 +9,11 @@ from training.data.held_out import held_out
 from training.data.loading import Data
 from training.data.ngrams import unigram_entropy
 from training.data.sources import Source
+from training.metric_names import VALIDATION_BITS, VALIDATION_LOSS
 from training.programs import Programs
 from training.scoring import Scoring
-from training.step import State, has_diverged
+from training.state import State
+from training.step import has_diverged
 
 FAILED_TO_LEARN = 0.99  # of the unigram entropy: a loss above it has made no use of context
 
@@ -30,7 +32,7 @@ def validate(config: Config, data: Data, scoring: Scoring) -> dict[str, float]:
   sequences = config.run.evaluation_batches * config.run.batch_size
   loss = scoring.mean_loss('validation curve', data.validation, sequences)
   bits = data.bits_per_byte(loss, 'validation')
-  return {'validation/loss': loss} | ({} if bits is None else {'validation/bits_per_byte': bits})
+  return {VALIDATION_LOSS: loss} | ({} if bits is None else {VALIDATION_BITS: bits})
 
 
 def result_of(config: Config, state: State, data: Data, scoring: Scoring) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from training.run_files import run_directory
 from training.run_files.checkpoint import load, steps_in
 from training.run_files.stored_run import read_config
 from training.run_files.trained_run import is_of
-from training.step import init_state
+from training.state import init_state
 
 
 def check_source(config: Config) -> Path:

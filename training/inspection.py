@@ -1,4 +1,4 @@
-"""Parameters and a batch in, a small dict of NumPy arrays out: what the gradient and the blocks do, for a notebook.
+"""Measures the gradients and the forward pass of a model on one batch, for a notebook or lab/inspect.
 
 config = Config.from_flat(json.load(open('runs/block/baseline/seed_0/config.json')))
 params = model.init(config.model, jax.random.key(0))
@@ -16,46 +16,47 @@ import model
 from training.config import Config
 from training.data.sources import Batch
 from training.measures import forward_measures, gradient_measures
-from training.metrics import parameter_name
+from training.metric_names import GRAD_NORM, PARAM_NORM, SEQUENCE_GRAD_NORM, TRAIN_LOSS, MetricName
+from training.parameter_tree import parameter_name
 from training.step import loss_and_gradients, norm_by_layer, objective
 
 
 def inspect(
   config: Config, params, batch: Batch, by_position: bool = False, by_sequence: bool = False
 ) -> dict[str, np.ndarray]:
-  """Measures a model on a batch, without dropout; everything in float64, from float32 sums.
+  """Measures a model on a batch, without dropout; float64, from sums in float32.
 
   Args:
-    config: the model, and the length of its sequences.
-    params: as `model.init` makes them.
-    batch: as `training.data.loading.train_batches` gives them: inputs_BT, targets_BT, weights_BT.
-    by_position: whether the two paths are measured at every position.
-    by_sequence: whether the gradient of each sequence is taken alone too, one after the other.
+    config: of the run: the model and the length of its sequences.
+    params: as returned by `model.init`.
+    batch: as `training.data.loading.train_batches` yields them: inputs_BT, targets_BT, weights_BT.
+    by_position: whether to measure the two paths at every position.
+    by_sequence: whether to also take the gradient of each sequence separately, one after the other.
 
   Returns:
-    L layers, the two sublayers (attention first), T positions with by_position.
+    Arrays by name, over L layers, the two sublayers (attention first) and, with by_position, T positions.
 
-      loss                                 ()             nats a token
+      loss                                 ()             nats per token
       total, skip, branch, cosine, gain    (L, 2[, T])    the gradient of the loss in the stream, at each sublayer's
-                                                          input: see `training.measures.gradient_measures`. A norm over
+                                                          input: see `training.measures.gradient_measures`. Norms over
                                                           tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens
       output                               ([T])          the same at the output of the stack
       stream_rms, branch_rms, ...                         the forward pass: see `training.measures.forward_measures`
-      grad_norm/attention/query, ...       (L,) or ()     the gradient of a parameter, averaged over the batch, and then
-                                                          its Frobenius norm (as in Xiong et al. 2020, figure 3)
+      grad_norm/attention/query, ...       (L,) or ()     the Frobenius norm of a parameter's gradient averaged over the
+                                                          batch (as in Xiong et al. 2020, figure 3)
       param_norm/attention/query, ...      (L,) or ()     the Frobenius norm of the parameter
-      sequence_grad_norm/..., by_sequence  (L,) or ()     the norm of each sequence's own gradient, and then the root
-                                                          mean square over sequences: never smaller
+      sequence_grad_norm/..., by_sequence  (L,) or ()     the root mean square over sequences of the norm of each
+                                                          sequence's gradient; never smaller than grad_norm
   """
   config = config.replace({'inspect.level': 'full', 'optimizer.accumulate': 1})
   measured = jax.device_get(_program(config, by_position, by_sequence)(params, dict(batch)))
-  found = {'loss': np.asarray(measured['loss'], np.float64)}
-  found |= gradient_measures(measured['stream_gradient'])
-  found |= forward_measures(measured['seen'])
-  for kind, tree in measured['norms'].items():
+  named = {'loss': np.asarray(measured['loss'], np.float64)}
+  named |= gradient_measures(measured['stream_gradient'])
+  named |= forward_measures(measured['stats'])
+  for measure, tree in measured['norms'].items():
     for path, norms in jax.tree.leaves_with_path(tree):
-      found[f'{kind}/{parameter_name(path)}'] = np.asarray(norms, np.float64)
-  return found
+      named[str(MetricName(measure, site=parameter_name(path)))] = np.asarray(norms, np.float64)
+  return named
 
 
 @functools.lru_cache(maxsize=8)
@@ -66,12 +67,12 @@ def _program(config: Config, by_position: bool, by_sequence: bool):
 
   def measure(params, batch):
     taps = model.zero_taps(config.model, batch['inputs_BT'].shape[1] if by_position else None)
-    losses, gradient, stream_gradient, seen = loss_and_gradients(config, params, batch, taps)
-    norms = {'grad_norm': norm_by_layer(gradient), 'param_norm': norm_by_layer(params)}
+    losses, gradient, stream_gradient, stats = loss_and_gradients(config, params, batch, taps)
+    norms = {GRAD_NORM: norm_by_layer(gradient), PARAM_NORM: norm_by_layer(params)}
     if by_sequence:
       rows = jax.tree.map(lambda x: x[:, None], batch)
       squares = jax.lax.map(functools.partial(sequence_norms, params), rows)
-      norms['sequence_grad_norm'] = jax.tree.map(lambda x: jnp.sqrt(jnp.mean(x, 0)), squares)
-    return {'loss': losses['train/loss'], 'stream_gradient': stream_gradient, 'seen': seen, 'norms': norms}
+      norms[SEQUENCE_GRAD_NORM] = jax.tree.map(lambda x: jnp.sqrt(jnp.mean(x, 0)), squares)
+    return {'loss': losses[TRAIN_LOSS], 'stream_gradient': stream_gradient, 'stats': stats, 'norms': norms}
 
   return jax.jit(measure)

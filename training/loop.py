@@ -18,6 +18,7 @@ from training.evaluation import result_of, validate
 from training.files import SaveFailed, checksum_of
 from training.identity import identity
 from training.mesh import own_rows
+from training.metric_names import NONFINITE_IN_A_ROW, TRAIN_LOSS
 from training.metrics import named_metrics
 from training.programs import Programs, programs_for
 from training.provenance import environment, note_environment
@@ -26,7 +27,8 @@ from training.run_files.checkpoint import About, Checkpoints
 from training.run_files.metrics_log import Mark, MetricsLog, as_row
 from training.run_files.result import write_result
 from training.scoring import Scoring, Stopped
-from training.step import State, has_diverged, is_logged
+from training.state import State
+from training.step import has_diverged, is_logged
 
 Report = Callable[[dict[str, Any]], None]
 UNLOGGED = 'unlogged'  # of a checkpoint: the row of its step that is not in the log yet
@@ -203,11 +205,11 @@ class _Training:
 
   def record(self, step: int, metrics: dict[str, Any], train_seconds: float | None, state: State | None = None) -> bool:
     """Logs what is due at this step, and with the state at hand evaluates and saves; False if the run has diverged."""
-    diverged = has_diverged(self.config, int(metrics['scalars']['nonfinite_in_a_row']))
+    diverged = has_diverged(self.config, int(metrics['scalars'][NONFINITE_IN_A_ROW]))
     row = named_metrics(metrics) if is_logged(self.config, step) or diverged else {}
     if row:
       speed = self.tokens_per_second()
-      self.report({'step': step, 'steps': self.config.run.steps, 'loss': row['train/loss'], 'tokens_per_second': speed})
+      self.report({'step': step, 'steps': self.config.run.steps, 'loss': row[TRAIN_LOSS], 'tokens_per_second': speed})
     self.log_row(step, as_row(row), train_seconds, None if diverged else state)
     if state is not None and self.config.run.is_saved(step) and not diverged:
       self.save(state)

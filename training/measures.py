@@ -1,6 +1,6 @@
-"""From the moments that a step measures to what a person reads: norms, cosines, gains, ratios. NumPy, float64.
+"""From the moments that a step measures to readable quantities: norms, cosines, gains, ratios. NumPy, float64.
 
-Arrays are (L, 2, ...), L layers and the two sublayers, attention first.
+Arrays are (L, 2, ...): L layers and the two sublayers, attention first.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-SUBLAYERS = ('attention', 'feed_forward')
+from training.metric_names import STREAM_RMS, SUBLAYERS
+
+PER_HEAD = ('attention_entropy', 'largest_logit')  # (L, H)
+PER_LAYER = ('silent_units',)  # (L,)
 
 
 def gradient_measures(products: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -16,15 +19,15 @@ def gradient_measures(products: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
   Args:
     products: `blocks` (L, 2, ..., 3) and `output` (..., 3) of [<skip, skip>, <branch, branch>, <skip, branch>], as
-      `model.residual.fork` measures them; `...` is nothing, or positions.
+      `model.residual.fork` measures them; `...` is empty, or the positions.
 
   Returns:
     `total`, `skip` and `branch`, the norms of the gradient at the sublayer's input and of its two parts; `cosine`
-    between the parts, 0 where one carries nothing; `gain`, the total over that at the sublayer's output, NaN where
-    that is 0; each (L, 2, ...). And `output` (...), the norm at the output of the stack.
+    between the parts, 0 where one of them is 0; `gain`, the total over the total at the sublayer's output, NaN where
+    the latter is 0; each (L, 2, ...). And `output` (...), the norm at the output of the stack.
   """
   skip, branch, inner = np.moveaxis(np.asarray(products['blocks'], np.float64), -1, 0)
-  total = np.sqrt(np.maximum(skip + branch + 2 * inner, 0))  # below 0 by rounding alone, where the paths cancel
+  total = np.sqrt(np.maximum(skip + branch + 2 * inner, 0))  # rounding can make it negative where the paths cancel
   output = np.sqrt(np.asarray(products['output'], np.float64)[..., 0])
   chain = np.concatenate([total.reshape(-1, *output.shape), output[None]])
   return {
@@ -37,29 +40,29 @@ def gradient_measures(products: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
   }
 
 
-def forward_measures(seen: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
-  """What the blocks did in the forward pass.
+def forward_measures(stats: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+  """The measures of the forward pass.
 
   Args:
-    seen: as model/forward_statistics.py has it, with a leading layer axis.
+    stats: the forward statistics of model/forward_statistics.py, with a leading layer axis.
 
   Returns:
     `stream_rms` (L, 2), the root mean square of the stream after a sublayer. Where the blocks were observed, also
 
-      branch_rms          (L, 2)  root mean square of what the branch added
-      branch_ratio        (L, 2)  its size over that of the stream it was added to
+      branch_rms          (L, 2)  root mean square of the branch's output, as it is added to the stream
+      branch_ratio        (L, 2)  branch_rms over the root mean square of the stream it is added to
       branch_cosine       (L, 2)  the cosine between the two, over all positions at once
-      relative_residual   (L, 2)  r of the stream after the sublayer, 0 where all positions are the same
+      relative_residual   (L, 2)  r of the stream after the sublayer, 0 where all positions are equal
       attention_entropy   (L, H)  in nats
       largest_logit       (L, H)
-      silent_units        (L,)    share of the units that were 0 at every position (ReLU family)
+      silent_units        (L,)    share of dead units: those that were 0 at every position (ReLU family)
   """
-  means, maxima = seen['mean'], seen['max']
+  means, maxima = stats['mean'], stats['max']
 
   def both(name: str) -> np.ndarray:
     return np.stack([np.asarray(means[name][sublayer], np.float64) for sublayer in SUBLAYERS], 1)
 
-  measures = {'stream_rms': np.sqrt(both('stream_square'))}
+  measures = {STREAM_RMS: np.sqrt(both('stream_square'))}
   if 'branch_square' in means:
     inputs, branches = both('input_square'), both('branch_square')
     measures |= {
@@ -75,10 +78,10 @@ def forward_measures(seen: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndar
   return measures
 
 
-def ratio(above, below) -> np.ndarray:
-  """The quotient; NaN where `below` is 0."""
-  below = np.asarray(below, np.float64)
-  return np.where(below == 0, np.nan, above / np.where(below == 0, 1, below))
+def ratio(numerator, denominator) -> np.ndarray:
+  """The quotient; NaN where the denominator is 0."""
+  denominator = np.asarray(denominator, np.float64)
+  return np.where(denominator == 0, np.nan, numerator / np.where(denominator == 0, 1, denominator))
 
 
 def _cosine(a_square, b_square, inner) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from training.config import Config, ConfigError
+from training.parameter_tree import is_stacked
 
 AXES = ('data', 'fsdp')
 
@@ -73,11 +74,11 @@ def partition(path, shape: tuple[int, ...], parts: int) -> PartitionSpec:
   """Matrices are split along their largest dimension that divides, never the layer axis; vectors are on every device.
 
   Args:
-    path: of the leaf; one with the key `blocks` on it has a leading layer axis.
+    path: of the leaf.
     shape: of the leaf.
     parts: of the axis `fsdp`.
   """
-  first = 1 if any(getattr(key, 'key', None) == 'blocks' for key in path) else 0
+  first = int(is_stacked(path))
   dividing = [axis for axis in range(first, len(shape)) if shape[axis] % parts == 0]
   if parts == 1 or len(shape) - first < 2 or not dividing:
     return PartitionSpec()

@@ -13,6 +13,7 @@ import optax
 from optax import contrib
 
 from training.config import OptimizerConfig
+from training.parameter_tree import is_kernel, is_stacked
 
 MUON_RMS = 0.2  # makes a Muon update as large as AdamW's, so that learning rates carry over (Liu et al. 2025, eq. 4)
 
@@ -110,9 +111,9 @@ def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
 
 def decayed(params):
   """Which parameters decay: the kernels. The shapes would not tell, since those of the blocks are stacked."""
-  return jax.tree.map_with_path(lambda path, _: path[-1].key == 'kernel', params)
+  return jax.tree.map_with_path(lambda path, _: is_kernel(path), params)
 
 
 def hidden_kernels(params):
   """Which parameters are kernels of the blocks."""
-  return jax.tree.map_with_path(lambda path, _: path[0].key == 'blocks' and path[-1].key == 'kernel', params)
+  return jax.tree.map_with_path(lambda path, _: is_stacked(path) and is_kernel(path), params)

@@ -13,7 +13,8 @@ from training.cache import compile_with_cache
 from training.config import Config
 from training.data.sources import Batch
 from training.mesh import by_row, by_rule, make_mesh, put_batch, replicated
-from training.step import State, init_state, make_evaluation_step, make_train_step
+from training.state import State, init_state
+from training.step import make_evaluation_step, make_train_step
 
 EVALUATION_TOKENS = 2048  # positions in a batch of evaluation: large enough to be quick, small enough for the cache
 

@@ -18,7 +18,7 @@ from training.run_files import run_directory
 from training.run_files.checkpoint import About, Checkpoints, newest_whole
 from training.run_files.metrics_log import NOTHING, check_mark
 from training.run_files.result import RESULT
-from training.step import State, starting_from
+from training.state import State, with_params
 
 # Of a run's history: whose parameters it began with, and the steps at which it was given more steps, other code, or
 # another environment.
@@ -52,7 +52,7 @@ def state_to_go_on_from(
     about |= {'init_from': None, 'extended_at': [], 'code_changed_at': [], 'environment_changed_at': []}
     if config.run.init_from:
       params, about['init_from'] = source_params(config, programs.mesh)
-      state = starting_from(state, params)
+      state = with_params(state, params)
     return state, about, None
   for text in restored.notes:
     note(text)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from training.metric_names import VALIDATION_BITS, VALIDATION_LOSS
+
 MARGIN_BITS = 0.02  # bits per byte: a difference up to this counts as none
 MARGIN_NATS = 0.014  # nats a token, where there are no bytes
 
@@ -43,8 +45,8 @@ class Metric:
   split: str = 'validation'
 
 
-BITS = Metric('val_bits_per_byte', 'validation/bits_per_byte', 'bits per byte', MARGIN_BITS)
-NATS = Metric('val_loss', 'validation/loss', 'nats a token', MARGIN_NATS)
+BITS = Metric('val_bits_per_byte', VALIDATION_BITS, 'bits per byte', MARGIN_BITS)
+NATS = Metric('val_loss', VALIDATION_LOSS, 'nats a token', MARGIN_NATS)
 # Where the validation split has chosen the learning rates, the test split says what they are worth.
 ON_TEST = {
   BITS: dataclasses.replace(BITS, column='test_bits_per_byte', split='test'),

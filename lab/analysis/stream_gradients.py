@@ -1,8 +1,33 @@
-"""The stream gradient that a run logged, by layer."""
+"""The measures that a run logged at every sublayer, by position in the stack."""
 
 import pandas as pd
 
 from lab.analysis.recorded_run import RecordedRun
+from training.metric_names import STREAM_GRADIENT, MetricName
+
+
+def by_stack_position(
+  metrics: pd.DataFrame, measure: str, part: str = '', num_layers: int | None = None
+) -> pd.DataFrame:
+  """A measure over training: one row per logged step, one column per position in the stack.
+
+  Args:
+    metrics: of a run, as `results.load_metrics` returns them.
+    measure: for example `stream_gradient` or `stream_rms`.
+    part: of a stream gradient, for example `total`.
+    num_layers: of the model, to include the output of the stack; None leaves it out.
+
+  Returns:
+    Columns in ascending order: 3 is block 3's attention, 3.5 its feed-forward, num_layers the output of the stack.
+    Empty if the measure was not logged.
+  """
+  columns = {}
+  for column in metrics:
+    name = MetricName.parse(column)
+    position = name.stack_position(num_layers)
+    if position is not None and (name.measure, name.part) == (measure, part):
+      columns[position] = metrics[column]
+  return pd.DataFrame(columns).sort_index(axis=1).dropna(how='all')
 
 
 def stream_gradient(run: RecordedRun, when: int) -> pd.Series:
@@ -13,19 +38,7 @@ def stream_gradient(run: RecordedRun, when: int) -> pd.Series:
     when: 0 for the first logged step, at the initial values; -1 for the last.
 
   Returns:
-    Total norms by position: 3 is what enters block 3's attention, 3.5 what enters its feed-forward, and
-    the number of layers what leaves the last block. Empty where nothing was logged.
+    Total norms by position in the stack: see `by_stack_position`. Empty if nothing was logged.
   """
-  prefix, suffix = 'stream_gradient/', '/total'
-  names = [name for name in run.metrics if name.startswith(prefix) and name.endswith(suffix)]
-  logged = run.metrics[names].dropna(how='all')
-  if logged.empty:
-    return pd.Series(dtype='float64')
-  layers = run.config['model.num_layers']
-  places = [_place(name.removeprefix(prefix).removesuffix(suffix), layers) for name in names]
-  return logged.iloc[when].set_axis(places).sort_index()
-
-
-def _place(name: str, layers: int) -> float:
-  block, _, sublayer = name.partition('/')
-  return layers if block == 'output' else int(block.removeprefix('block_')) + 0.5 * (sublayer == 'feed_forward')
+  logged = by_stack_position(run.metrics, STREAM_GRADIENT, 'total', run.config['model.num_layers'])
+  return pd.Series(dtype='float64') if logged.empty else logged.iloc[when]

@@ -48,7 +48,7 @@ def serve_training(changes: dict) -> None:
   from training.memory import release_freed_memory, run_inline
   from training.mesh import by_rule, make_mesh
   from training.programs import train_program
-  from training.step import init_state
+  from training.state import init_state
 
   run_inline()
   config = Config.from_flat(changes)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from training.config import Config
-from training.step import init_state, make_train_step
+from training.state import init_state
+from training.step import make_train_step
 
 
 @dataclasses.dataclass

@@ -22,6 +22,7 @@ from lab.launch.progress import Display
 from lab.launch.slurm import job_of
 from training.config import Config
 from training.files import Damaged
+from training.metric_names import TRAIN_LOSS
 from training.run_files import locks, run_directory, stored_run
 from training.run_files.metrics_log import read_metrics
 from training.run_files.stored_run import finished_result
@@ -71,7 +72,7 @@ def status_of(run: Run) -> Status:
     state, note = 'failed', failure.error
   else:
     state, note = 'stopped' if rows or damage or unread else 'waiting', damage or unread or note
-  return Status(state, last['step'], last.get('train/loss'), log.stat().st_mtime if rows else None, note)
+  return Status(state, last['step'], last.get(TRAIN_LOSS), log.stat().st_mtime if rows else None, note)
 
 
 def print_status(runs: Sequence[Run], console: Console, extend: bool = False) -> int:

@@ -24,6 +24,7 @@ from lab.launch.launched import Launcher
 from training.code_version import code_revision
 from training.config import Config, ConfigError
 from training.files import Damaged
+from training.metric_names import TRAIN_LOSS
 from training.run_files.locks import REPORT_WITHIN, locked
 from training.run_files.result import read_result
 
@@ -121,7 +122,7 @@ def read_points(runs: Sequence[Run]) -> list[GridPoint]:
     if status == 'failed_to_learn':
       counted = max(final, result['unigram_entropy'] * per_nat)
     elif status == 'diverged':
-      start = float(results.load_metrics(run.directory)['train/loss'].iloc[0]) * per_nat
+      start = float(results.load_metrics(run.directory)[TRAIN_LOSS].iloc[0]) * per_nat
       final, counted = None, start if math.isfinite(start) else math.inf
     variant = run.variant.rpartition('/')[0]
     point = variant, optimizer.learning_rate, optimizer.warmup_steps, run.seed, status, final, counted, measure.unit

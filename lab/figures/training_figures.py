@@ -1,7 +1,6 @@
 """The figures of one run over its training, from its log alone: heat maps of layer against step, and update ratios."""
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lab.analysis import results
+from lab.analysis.stream_gradients import by_stack_position
 from lab.figures.figure_style import GREY, CaptionedFigure, new_figure, styled
+from training.metric_names import PARAM_NORM, STREAM_GRADIENT, STREAM_RMS, UPDATE_NORM, MetricName
 
-# What a heat map shows: its title, its names in the log, and how it is coloured.
+# The heat maps: measure and part in the log -> title, and kind of colour scale.
 HEAT_MAPS = {
-  'total': ('gradient, total', r'stream_gradient/block_(\d+)/(\w+)/total', 'norm'),
-  'stream_rms': ('stream RMS', r'stream_rms/block_(\d+)/(\w+)', 'norm'),
-  'skip': ('gradient, skip path', r'stream_gradient/block_(\d+)/(\w+)/skip', 'norm'),
-  'branch': ('gradient, branch', r'stream_gradient/block_(\d+)/(\w+)/branch', 'norm'),
-  'cosine': ('cosine of skip and branch', r'stream_gradient/block_(\d+)/(\w+)/cosine', 'cosine'),
-  'gain': ('gain, input over output', r'stream_gradient/block_(\d+)/(\w+)/gain', 'gain'),
+  (STREAM_GRADIENT, 'total'): ('gradient, total', 'norm'),
+  (STREAM_RMS, ''): ('stream RMS', 'norm'),
+  (STREAM_GRADIENT, 'skip'): ('gradient, skip path', 'norm'),
+  (STREAM_GRADIENT, 'branch'): ('gradient, branch', 'norm'),
+  (STREAM_GRADIENT, 'cosine'): ('cosine of skip and branch', 'cosine'),
+  (STREAM_GRADIENT, 'gain'): ('gain, input over output', 'gain'),
 }
-PARAMETER = re.compile(r'(update_norm|param_norm)/block_(\d+)/.+')
 WIDEST = 1e9  # the range of a logarithmic colour scale
 
 
@@ -49,16 +49,16 @@ def over_training(directory: Path, run: str) -> list[CaptionedFigure]:
 def heat_maps(metrics: pd.DataFrame) -> CaptionedFigure:
   """Layer against training step, one panel a measure."""
   name, title = 'over_training', 'The gradient over training'
-  matrices = {measure: _matrix(metrics, pattern) for measure, (_, pattern, _) in HEAT_MAPS.items()}
+  matrices = {measure: by_stack_position(metrics, *measure) for measure in HEAT_MAPS}
   matrices = {measure: matrix for measure, matrix in matrices.items() if matrix.size}
   if not matrices:
     return CaptionedFigure(name, title, 'not drawn: the run logged no stream gradient (inspect.level=off)', None)
   figure = new_figure(6.0)
   panels = figure.subplots(3, 2, sharex=True, sharey=True)
   for axes, (measure, matrix) in zip(panels.ravel(), matrices.items(), strict=False):
-    words, _, kind = HEAT_MAPS[measure]
+    panel_title, kind = HEAT_MAPS[measure]
     _draw_matrix(figure, axes, matrix, kind)
-    axes.set_title(words)
+    axes.set_title(panel_title)
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
   figure.supxlabel('training step', fontsize=9)
   figure.supylabel('layer (whole: attention, half: feed-forward)', fontsize=9)
@@ -77,7 +77,7 @@ def update_ratio(metrics: pd.DataFrame) -> CaptionedFigure:
   squares = _by_layer(metrics)
   if squares is None:
     return CaptionedFigure(name, title, 'not drawn: the run logged no norms of parameters (inspect.level=off)', None)
-  ratio = np.sqrt(squares['update_norm'] / squares['param_norm'])
+  ratio = np.sqrt(squares[UPDATE_NORM] / squares[PARAM_NORM])
   figure = new_figure(2.8)
   axes = figure.subplots()
   colours = colormaps['viridis']
@@ -93,16 +93,6 @@ def update_ratio(metrics: pd.DataFrame) -> CaptionedFigure:
     'logged steps. Dashed: 1e-3, a rule of thumb.'
   )
   return CaptionedFigure(name, title, caption, figure)
-
-
-def _matrix(metrics: pd.DataFrame, pattern: str) -> pd.DataFrame:
-  """Steps by place in the stack: 3 is what block 3's attention reads, 3.5 what its feed-forward reads."""
-  columns = {}
-  for name in metrics:
-    found = re.fullmatch(pattern, name)
-    if found:
-      columns[int(found[1]) + 0.5 * (found[2] == 'feed_forward')] = metrics[name]
-  return pd.DataFrame(columns).sort_index(axis=1).dropna(how='all')
 
 
 def _draw_matrix(figure: Figure, axes: Axes, matrix: pd.DataFrame, kind: str) -> None:
@@ -138,12 +128,12 @@ def _edges(centres: np.ndarray) -> np.ndarray:
 
 def _by_layer(metrics: pd.DataFrame) -> dict[str, pd.DataFrame] | None:
   """Squared norms of all parameters of each block, by step: of the update, and of the parameters."""
-  squares: dict[str, dict[int, pd.Series]] = {'update_norm': {}, 'param_norm': {}}
-  for name in metrics:
-    found = PARAMETER.fullmatch(name)
-    if found:
-      layers = squares[found[1]]
-      layers[int(found[2])] = layers.get(int(found[2]), 0) + metrics[name] ** 2
-  if not squares['update_norm']:
+  squares: dict[str, dict[int, pd.Series]] = {UPDATE_NORM: {}, PARAM_NORM: {}}
+  for column in metrics:
+    name = MetricName.parse(column)
+    if name.measure in squares and name.layer is not None:
+      layers = squares[name.measure]
+      layers[name.layer] = layers.get(name.layer, 0) + metrics[column] ** 2
+  if not squares[UPDATE_NORM]:
     return None
   return {kind: pd.DataFrame(layers).sort_index(axis=1).dropna(how='all') for kind, layers in squares.items()}

@@ -19,14 +19,15 @@ from lab.figures.figure_style import (
   styled,
   variant_styles,
 )
-from lab.inspect.gradient_table import exponent
+from lab.inspect.gradient_table import LAST_KERNEL, OUTPUT_KERNEL, exponent
 from lab.inspect.gradients import Measured
+from training.metric_names import GRAD_NORM, SEQUENCE_GRAD_NORM, MetricName
 
 OVER_TOKENS = 'nats a unit of the stream; norm over tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens'
 UNITS = {
   'total, skip, branch, output': OVER_TOKENS,
-  'grad_norm': 'nats a unit of the parameter; the gradient averaged over the batch, then its Frobenius norm',
-  'sequence_grad_norm': 'the same; the norm of the gradient of each sequence, then the root mean square over sequences',
+  GRAD_NORM: 'nats a unit of the parameter; the gradient averaged over the batch, then its Frobenius norm',
+  SEQUENCE_GRAD_NORM: 'the same; the norm of the gradient of each sequence, then the root mean square over sequences',
   'attention_entropy, loss': 'nats',
 }
 STREAM = 'stream gradient\n(nats a unit,\nnorm over tokens)'
@@ -102,7 +103,7 @@ def norm_by_layer(measured: Sequence[Measured]) -> CaptionedFigure:
     x = np.append(_places(one), one.layers)
     total = np.append(one.mean('total').ravel(), one.mean('output'))
     left.plot(x / one.layers, total, label=escape_dollars(one.label), lw=1.3, **look)
-    right.plot((np.arange(one.layers) + 0.5) / one.layers, one.mean('grad_norm/feed_forward/down'), lw=1.3, **look)
+    right.plot((np.arange(one.layers) + 0.5) / one.layers, one.mean(LAST_KERNEL), lw=1.3, **look)
   for axes in (left, right):
     axes.set(yscale='log', xlabel='depth (1: output)', xlim=(0, 1))
     set_log_y_axis(axes)
@@ -124,9 +125,9 @@ def norm_by_depth(measured: Sequence[Measured]) -> CaptionedFigure:
   figure = new_figure(3.2)
   axes = figure.subplots()
   depths = np.array([one.layers for one in measured])
-  kinds = {'grad_norm': 'batch mean, then norm', 'sequence_grad_norm': 'norm of each sequence, then rms'}
+  kinds = {GRAD_NORM: 'batch mean, then norm', SEQUENCE_GRAD_NORM: 'norm of each sequence, then rms'}
   for (kind, words), colour, marker in zip(kinds.items(), COLOURS[1::-1], 'os', strict=True):
-    name = f'{kind}/feed_forward/down'
+    name = str(MetricName(kind, site=OUTPUT_KERNEL))
     slope, half = exponent(measured, name)
     mean, width = (
       np.array([f(name)[-1] for f in fs]) for fs in zip(*((o.mean, o.half_width) for o in measured), strict=True)

@@ -10,13 +10,14 @@ from rich.table import Table
 from lab.analysis import statistics
 from lab.cli.tables import new_table
 from lab.inspect.gradients import Measured
-from training.measures import SUBLAYERS
+from training.metric_names import GRAD_NORM, SUBLAYERS, MetricName
 
 BARS = (16, 10, 6, 0)  # characters of a bar, the longest that the terminal takes
 PATHS = ('skip', 'branch', 'cosine', 'gain')
 EIGHTHS = ' ▏▎▍▌▋▊▉█'
 LOGARITHMIC = 20  # times: beyond this range a bar shows the logarithm
-LAST_KERNEL = 'grad_norm/feed_forward/down'
+OUTPUT_KERNEL = 'feed_forward/down'  # of the feed-forward
+LAST_KERNEL = str(MetricName(GRAD_NORM, site=OUTPUT_KERNEL))
 
 
 def by_sublayer(measured: Sequence[Measured], width: int = 100) -> Table:

@@ -14,7 +14,8 @@ from lab.analysis import statistics
 from training.config import Config, ConfigError
 from training.data.loading import load_for, train_batches
 from training.inspection import inspect
-from training.metrics import places
+from training.metric_names import OUTPUT, SUBLAYERS, MetricName
+from training.metrics import by_site
 from training.run_files import run_directory
 from training.run_files.trained_run import Rotated, checkpoint_steps, checkpointed_state
 
@@ -139,17 +140,14 @@ def as_table(measured: Sequence[Measured]) -> pd.DataFrame:
 def _rows(measured: Measured) -> Iterator[dict[str, Any]]:
   subject = measured.subject
   for name in measured.samples:
-    kind, _, parameter = name.partition('/')
-    mean, half = measured.mean(name), measured.half_width(name)
-    for (layer, sublayer), one, width in zip(
-      _where(kind, parameter, mean, subject), mean.ravel(), half.ravel(), strict=True
-    ):
+    parsed, mean, half = MetricName.parse(name), measured.mean(name), measured.half_width(name)
+    for (layer, sublayer), one, width in zip(_where(parsed, mean, subject), mean.ravel(), half.ravel(), strict=True):
       yield {
         'model': subject.name,
         'step': subject.step,
         'layer': layer,
         'sublayer': sublayer,
-        'measure': 'total' if kind == 'output' else kind,
+        'measure': 'total' if name == OUTPUT else parsed.measure,
         'mean': one,
         'low': one - width,
         'high': one + width,
@@ -157,16 +155,12 @@ def _rows(measured: Measured) -> Iterator[dict[str, Any]]:
       }
 
 
-def _where(kind: str, parameter: str, values: np.ndarray, subject: Subject) -> list[tuple[int | None, str]]:
-  """(layer, sublayer) of each number of a measure, in its order."""
-  if parameter:
-    return [(k, parameter) for k in range(len(values))] if values.ndim else [(None, parameter)]
-  if kind == 'loss':
+def _where(name: MetricName, values: np.ndarray, subject: Subject) -> list[tuple[int | None, str]]:
+  """(layer, sublayer) of each number of a measure, in the order of `values`."""
+  if name.site:
+    return [(k, name.site) for k in range(len(values))] if values.ndim else [(None, name.site)]
+  if name.measure == 'loss':
     return [(None, '')]
-  if kind == 'output':
-    return [(subject.config.model.num_layers, 'output')]
-  found: list[tuple[int | None, str]] = []
-  for place, _ in places(kind, values):
-    block, _, rest = place.partition('/')
-    found.append((int(block.removeprefix('block_')), rest or 'feed_forward'))
-  return found
+  if name.measure == OUTPUT:
+    return [(subject.config.model.num_layers, OUTPUT)]
+  return [(layer, site or SUBLAYERS[1]) for layer, site, _ in by_site(name.measure, values)]

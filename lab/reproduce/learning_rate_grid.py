@@ -12,6 +12,7 @@ import numpy as np
 from lab.analysis.experiment_runs import ExperimentRuns
 from lab.analysis.recorded_run import BITS, RecordedRun
 from lab.core.experiment import Changes
+from training.metric_names import TRAIN_LOSS
 
 if TYPE_CHECKING:  # matplotlib takes a second to import
   from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ def losses_over_rates(found: ExperimentRuns, name: str, rates: Sequence[float]) 
 
 
 def _capped(found: ExperimentRuns, run: RecordedRun) -> float:
-  start = run.metrics['train/loss'].iloc[0] / (math.log(2) if found.metric.unit == BITS.unit else 1)
+  start = run.metrics[TRAIN_LOSS].iloc[0] / (math.log(2) if found.metric.unit == BITS.unit else 1)
   final = run.final(found.metric)
   return float(start if final is None else min(final, start))
 

@@ -19,7 +19,7 @@ from training.data.loading import load_for, train_batches
 from training.evaluation import evaluate
 from training.mesh import by_rule, make_mesh, replicated
 from training.run_files.checkpoint import Checkpoints
-from training.step import init_state
+from training.state import init_state
 
 CONFIG = Config(
   model=ModelConfig(vocab_size=72, num_layers=3, d_model=32, num_heads=4),

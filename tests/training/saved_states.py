@@ -9,7 +9,7 @@ from model.transformer import param_shapes
 from training.config import Config
 from training.optimizer import make_optimizer
 from training.run_files.checkpoint import Checkpoints
-from training.step import State
+from training.state import State
 
 CONFIG = Config(model=ModelConfig(vocab_size=11, num_layers=2, d_model=8, num_heads=2, norm='layer', use_bias=True))
 

@@ -15,7 +15,7 @@ from training.mesh import partition
 from training.optimizer import make_average
 from training.programs import programs_for
 from training.run_files.checkpoint import steps_in
-from training.step import AveragedState, State, starting_from
+from training.state import AveragedState, State, with_params
 
 
 def closed_form(history, decay: float):
@@ -75,7 +75,7 @@ def test_it_lies_on_the_devices_as_the_parameters_do():
 
 def test_a_run_that_starts_from_anothers_parameters_starts_its_average_there():
   config = CONFIG.replace({'optimizer.ema': 0.9})
-  state = starting_from(made_run.state_at(0, config), made_run.state_at(7, config).params)
+  state = with_params(made_run.state_at(0, config), made_run.state_at(7, config).params)
   assert isinstance(state, AveragedState)
   assert all(np.all(leaf == 7) for leaf in jax.tree.leaves((state.params, state.ema)))
   assert all(a is not b for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(state.ema), strict=True))

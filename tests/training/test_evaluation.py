@@ -18,7 +18,8 @@ from training.data.sources import Source
 from training.mesh import make_mesh
 from training.programs import Programs, evaluation_size
 from training.scoring import Scoring
-from training.step import State, has_diverged, make_evaluation_step
+from training.state import State
+from training.step import has_diverged, make_evaluation_step
 
 CONFIG = Config(
   model=ModelConfig(vocab_size=11, num_layers=1, d_model=8, num_heads=2, d_ff=12),

@@ -9,7 +9,7 @@ from model.config import ConfigError
 from model.counts import num_parameters
 from training.config import Config
 from training.memory import check_fits, least_memory, memory_of_machine
-from training.step import init_state
+from training.state import init_state
 
 
 @pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', 'muon'])

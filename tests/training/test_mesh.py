@@ -5,7 +5,7 @@ from jax.sharding import PartitionSpec
 
 from training.config import Config, ConfigError
 from training.mesh import by_rule, make_mesh, mesh_shape, own_rows, partition
-from training.step import init_state
+from training.state import init_state
 
 BLOCK, ALONE = (jax.tree_util.DictKey('blocks'), jax.tree_util.DictKey('kernel')), (jax.tree_util.DictKey('kernel'),)
 

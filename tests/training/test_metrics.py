@@ -42,15 +42,15 @@ def step_metrics(config: ModelConfig, positions: int | None = None) -> dict:
     return {'attention': fill(layers), 'feed_forward': fill(layers)}
 
   scalars = {'train/loss': fill(), 'nonfinite_in_a_row': jnp.asarray(next(numbers), jnp.int32)}
-  seen: dict = {'mean': {'stream_square': sublayers()}, 'max': {}}
+  stats: dict = {'mean': {'stream_square': sublayers()}, 'max': {}}
   if positions is not None:
     others = ('input_square', 'branch_square', 'branch_inner', 'relative_residual')
-    seen['mean'] |= {name: sublayers() for name in others} | {'attention_entropy': fill(layers, 2)}
-    seen['max'] = {'largest_logit': fill(layers, 2), 'active_units': jnp.zeros((layers, 4))}
+    stats['mean'] |= {name: sublayers() for name in others} | {'attention_entropy': fill(layers, 2)}
+    stats['max'] = {'largest_logit': fill(layers, 2), 'active_units': jnp.zeros((layers, 4))}
   return {
     'scalars': scalars,
     'stream_gradient': {'blocks': fill(layers, 2, *at, 3), 'output': fill(*at, 3)},
-    'seen': seen,
+    'stats': stats,
     'parameter_norms': {
       kind: jax.tree.map_with_path(norms, param_shapes(config)) for kind in ('grad_norm', 'update_norm', 'param_norm')
     },
@@ -87,8 +87,8 @@ def test_full_has_more_names():
   more |= {f'{name}/{place}' for name in by_sublayer for place in places}
   more |= {f'{name}/{head}' for name in ('attention_entropy', 'largest_logit') for head in heads}
   assert named.keys() == plain | more
-  assert named['largest_logit/block_01/head_0'] == float(metrics['seen']['max']['largest_logit'][1, 0])
-  assert named['relative_residual/block_01/attention'] == metrics['seen']['mean']['relative_residual']['attention'][1]
+  assert named['largest_logit/block_01/head_0'] == float(metrics['stats']['max']['largest_logit'][1, 0])
+  assert named['relative_residual/block_01/attention'] == metrics['stats']['mean']['relative_residual']['attention'][1]
   for place in places:
     totals, whole = (named[f'{kind}/{place}/total'] for kind in ('stream_gradient_by_position', 'stream_gradient'))
     assert [type(value) for value in totals] == [float] * 3
@@ -111,7 +111,7 @@ def test_every_name_has_its_number():
     names = (f'{kind}/block_{layer:02d}/attention/query' for kind in ('update_norm', 'param_norm', 'update_ratio'))
     assert [named[name] for name in names] == pytest.approx([*map(float, query), float(query[0]) / float(query[1])])
     for index, sublayer in enumerate(('attention', 'feed_forward')):
-      square = float(metrics['seen']['mean']['stream_square'][sublayer][layer])
+      square = float(metrics['stats']['mean']['stream_square'][sublayer][layer])
       assert named[f'stream_rms/block_{layer:02d}/{sublayer}'] == pytest.approx(square**0.5)
       skip, branch, inner = metrics['stream_gradient']['blocks'][layer, index].tolist()
       stream = f'stream_gradient/block_{layer:02d}/{sublayer}'

@@ -24,7 +24,7 @@ def assert_same_measures(one, other):
     a, b = one['stream_gradient'][place], other['stream_gradient'][place]
     np.testing.assert_allclose(a[..., :2], b[..., :2], rtol=1e-5, atol=1e-9)
     assert (np.abs(a[..., 2] - b[..., 2]) <= 1e-5 * size + 1e-9).all()
-  for kind in ('scalars', 'seen', 'parameter_norms'):
+  for kind in ('scalars', 'stats', 'parameter_norms'):
     for a, b in zip(jax.tree.leaves(one[kind]), jax.tree.leaves(other[kind]), strict=True):
       np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
 

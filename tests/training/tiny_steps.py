@@ -11,12 +11,8 @@ from model.config import ModelConfig
 from model.transformer import param_shapes
 from training.config import Config, DataConfig, OptimizerConfig, RunConfig
 from training.optimizer import make_optimizer
-from training.step import (
-  State,
-  init_state,
-  make_train_step,
-  weighted_loss,
-)
+from training.state import State, init_state
+from training.step import make_train_step, weighted_loss
 
 CONFIG = Config(
   model=ModelConfig(vocab_size=11, num_layers=2, d_model=8, num_heads=2),

@@ -17,7 +17,7 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 from training.config import ConfigError
 from training.digests import Damaged, array_checksums, read_manifest, write_manifest
 from training.files import SaveFailed
-from training.step import State
+from training.state import State
 
 # Folders are made before a save goes on in the background: where one cannot be made, orbax's threads would wait for it
 # for 20 minutes, and the process could not end.

@@ -16,7 +16,7 @@ from training.config import Config, ConfigError
 from training.files import Damaged
 from training.run_files import checkpoint, run_directory
 from training.run_files.stored_run import read_config
-from training.step import State, init_state
+from training.state import State, init_state
 
 Weights = Literal['evaluated', 'raw']
 

@@ -9,7 +9,8 @@ from lab.core import plan, registry
 from lab.core.experiment import Experiment
 from model.counts import flops_per_token, num_parameters
 from training.config import Config, ConfigError
-from training.step import init_state, make_train_step
+from training.state import init_state
+from training.step import make_train_step
 
 NAMES = registry.experiment_names()
 GRID = ('optimizer.learning_rate', 'model.num_layers')  # more of these is more of the same

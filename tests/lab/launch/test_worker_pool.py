@@ -27,7 +27,7 @@ from training.digests import read_manifest
 from training.files import read_json
 from training.run_files import locks, run_directory
 from training.run_files.checkpoint import load, steps_in
-from training.step import init_state
+from training.state import init_state
 
 
 @pytest.fixture

@@ -245,7 +245,7 @@ def test_a_failed_save_does_not_keep_the_process(tmp_path):
 import shutil, pathlib, jax.numpy as jnp
 from training.run_files import checkpoint
 from training.run_files.checkpoint import Checkpoints
-from training.step import State
+from training.state import State
 folder = pathlib.Path({str(tmp_path / 'checkpoints')!r})
 with Checkpoints(folder, keep=1) as checkpoints:
   shutil.rmtree(folder)
