@@ -1,4 +1,4 @@
-"""How tables of numbers look in a terminal."""
+"""The one style of every table in the terminal."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,37 @@ from rich.table import Table
 from rich.text import Text
 
 
-def new_table(title: str, columns: Sequence[str] = (), left: int = 1, caption: str | None = None) -> Table:
-  """An empty table; the first columns are words, the others numbers."""
+def new_table(
+  title: str | Text | None = None,
+  columns: Sequence[str] = (),
+  left: int = 1,
+  caption: str | None = None,
+  fold: bool = False,
+) -> Table:
+  """An empty table; columns that need other options are added with `add_column`.
+
+  Args:
+    title: printed above the table; text, not markup.
+    columns: their headings.
+    left: the number of columns that hold text, aligned left; those after them hold numbers, aligned right.
+    caption: printed below the table; text, not markup.
+    fold: whether text that is too long for its column continues on the next line; otherwise its column is as wide as
+      its longest cell.
+  """
   table = Table(
-    title=Text(title), caption=None if caption is None else Text(caption), title_justify='left',
-    caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
-  )  # fmt: skip
+    title=Text(title) if isinstance(title, str) else title,
+    title_justify='left',
+    caption=None if caption is None else Text(caption),
+    caption_justify='left',
+    box=box.SIMPLE_HEAD,
+    pad_edge=False,
+  )
   for number, column in enumerate(columns):
-    table.add_column(column, justify='left' if number < left else 'right', no_wrap=number < left)
+    is_text = number < left
+    table.add_column(
+      column,
+      justify='left' if is_text else 'right',
+      no_wrap=is_text and not fold,
+      overflow='fold' if fold else 'ellipsis',
+    )
   return table

@@ -1,18 +1,16 @@
 """--list: the experiments there are, and the files that cannot be used."""
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from lab.cli.tables import new_table
 from lab.core import registry
 from training.config import ConfigError
 
 
 def list_experiments(console: Console) -> None:
   """Prints every experiment, its question and its variants, and what is wrong with each file that cannot be used."""
-  table = Table(box=box.SIMPLE_HEAD)
-  for column in ('experiment', 'question', 'variants (the first is the baseline)', 'seeds'):
-    table.add_column(column, overflow='fold')  # names that differ in their last letters stay apart
+  columns = ('experiment', 'question', 'variants (the first is the baseline)', 'seeds')
+  table = new_table(columns=columns, left=3, fold=True)  # names that differ only in their last letters stay distinct
   broken = list(registry.unreadable_files().values())
   for name in registry.experiment_names():
     try:

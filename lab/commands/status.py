@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lab.cli.tables import new_table
 from lab.core.found_runs import found_runs
 from lab.core.run import Run
 from lab.launch.progress import Display
@@ -152,7 +152,7 @@ def _table(found: Mapping[Run, Status], width: int) -> Table:
   for name in ('logged', '', 'loss'):  # what is missed least first
     if name in columns and _needed(columns, widths) > width:
       columns.remove(name)
-  table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+  table = new_table()
   for name in columns:
     right, folds = name in ('step', 'loss', 'logged'), name in ('run', '')
     table.add_column(name, no_wrap=not folds, overflow='fold', justify='right' if right else 'left')

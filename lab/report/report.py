@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from lab.analysis import load_runs, results, wording
 from lab.analysis.experiment_runs import ExperimentRuns
 from lab.analysis.summary import NOT_COMPARABLE, base_config, summarise
 from lab.analysis.tuning_results import Tuning
+from lab.cli.tables import new_table
 from lab.core.experiment import Experiment
 from lab.figures import experiment_figures, figure_style, labels
 from lab.report import page, verdict_files
@@ -98,10 +98,8 @@ def summary_table(summary: Mapping[str, Any], width: int = 100) -> Table:
     width: in columns; a narrow one has no parameters and FLOPs (results.csv has them). Nothing is cut.
   """
   unit = summary['measure']['unit']
-  view = Table(
-    title=Text(f'{summary["experiment"]}: {summary["question"]}', style='bold'), title_justify='left',
-    caption=Text(_below(summary)), caption_justify='left', box=box.SIMPLE_HEAD, pad_edge=False,
-  )  # fmt: skip
+  title = Text(f'{summary["experiment"]}: {summary["question"]}', style='bold')
+  view = new_table(title, caption=_below(summary))
   view.add_column('variant', overflow='fold')
   view.add_column('learned', justify='right', max_width=10, overflow='fold')
   split = ' (test)' if summary['measure']['split'] == 'test' else ''

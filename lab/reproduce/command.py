@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from lab.cli.command_line import refuse
+from lab.cli.tables import new_table
 from lab.core import registry
 from lab.core.reproduction import Reproduction
 from lab.reproduce import from_runs, gallery, record
@@ -103,7 +102,7 @@ def find_all() -> tuple[list[Reproduction], list[str]]:
 
 def list_all(every: Sequence[Reproduction], broken: Sequence[str], console: Console) -> None:
   """Prints what there is, with the time it takes on two cores, and what cannot be used."""
-  table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+  table = new_table()
   for column in ('reproduction', 'time', 'claim'):
     table.add_column(column, justify='right' if column == 'time' else 'left', no_wrap=column != 'claim')
   for one in every:

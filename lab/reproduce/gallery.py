@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from lab.cli.tables import new_table
 from lab.core.reproduction import Reproduction
 from lab.figures import figure_style
 from lab.report import page
@@ -84,7 +84,7 @@ def judge(reproduction: Reproduction, record: Record, image: str = '') -> Shown:
 def details(one: Shown) -> Table:
   """The expected values of a reproduction beside what was measured, a line each, for a terminal of 100 columns."""
   title = Text.assemble((one.reproduction.name, 'bold'), f': {one.reproduction.claim}')
-  view = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, pad_edge=False)
+  view = new_table(title)
   for column in ('', 'expected', 'measured', 'verdict'):
     view.add_column(column, overflow='fold')
   for finding in one.findings:
@@ -95,7 +95,7 @@ def details(one: Shown) -> Table:
 
 def table(shown: Sequence[Shown]) -> Table:
   """A line for each reproduction."""
-  view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+  view = new_table()
   for column in ('reproduction', 'claim', 'verdict', 'time'):
     view.add_column(column, justify='right' if column == 'time' else 'left')
   for one in shown:
