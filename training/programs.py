@@ -12,6 +12,7 @@ from model import Constrain, unconstrained
 from training.cache import compile_with_cache
 from training.config import Config
 from training.data.sources import Batch
+from training.identity import SEED_FIELDS
 from training.mesh import by_row, by_rule, make_mesh, put_batch, replicated
 from training.state import State, init_state
 from training.step import make_evaluation_step, make_train_step
@@ -34,7 +35,7 @@ def programs_for(config: Config) -> Programs:
   Raises:
     ConfigError: if the mesh does not match the devices, or the batch does not divide over them.
   """
-  return _compile(config.replace({'run.init_seed': 0, 'data.seed': 0}))
+  return _compile(config.replace(dict.fromkeys(SEED_FIELDS, 0)))
 
 
 def evaluation_size(config: Config, devices: int = 1) -> int:

@@ -12,9 +12,8 @@ from lab.core.experiment import Changes
 from training.config import Config
 from training.data.held_out import part_of
 from training.data.synthetic import TASKS
-from training.identity import decides
+from training.identity import SEED_FIELDS, decides
 
-SEED_PATHS = ('run.init_seed', 'data.seed')  # what differs between the seeds of one variant
 TUNED_PATHS = ('optimizer.learning_rate', 'optimizer.warmup_steps')  # may differ between variants that are all tuned
 TEXT = 'the data checksum'
 PART = 'run.final_evaluation_tokens'  # of a result on a part of the held-out splits; 0: on all of them
@@ -29,7 +28,7 @@ DEFAULTS = Config().to_flat()
 def comparable_settings(run: RecordedRun) -> dict[str, Any]:
   """What decides a run's numbers beside its seeds, by name; None where its files do not say."""
   config, result = {**DEFAULTS, **run.config}, run.result
-  found = {path: value for path, value in config.items() if decides(path) and path not in SEED_PATHS}
+  found = {path: value for path, value in config.items() if decides(path) and path not in SEED_FIELDS}
   found[TEXT] = result.get('data_checksum')
   found[PART] = part_of(result)
   found[SOURCE] = (result.get('init_from') or {}).get('sha256')
@@ -65,7 +64,7 @@ def duplicate_seeds(runs: Sequence[RecordedRun]) -> dict[int, int]:
   """The seeds of a variant whose runs are another seed's over again, as copies are: {seed: the one it repeats}."""
   found: dict[int, int] = {}
   originals: list[RecordedRun] = []
-  for run in sorted(runs, key=lambda run: (any(run.config.get(path) != run.seed for path in SEED_PATHS), run.seed)):
+  for run in sorted(runs, key=lambda run: (any(run.config.get(path) != run.seed for path in SEED_FIELDS), run.seed)):
     same = [one for one in originals if seeded_components(one) == seeded_components(run) and not _differing(one, run)]
     if same:
       found[run.seed] = same[0].seed
@@ -104,7 +103,7 @@ def inconsistencies(runs: Sequence[RecordedRun]) -> list[str]:
   parameters = {run.seed: run.result.get('parameters') for run in runs}
   if len(set(parameters.values())) > 1 and not reasons:
     reasons.append(f'the number of parameters is {_by_value(parameters)}')
-  reasons += [f'{path} is {mixed}' for path in SEED_PATHS if (mixed := _mixed_seeds(path, runs))]
+  reasons += [f'{path} is {mixed}' for path in SEED_FIELDS if (mixed := _mixed_seeds(path, runs))]
   if not all({**DEFAULTS, **run.config}['model.causal'] for run in runs):  # older versions trained such runs
     reasons.append('without a causal mask each position attended to the token that it predicts')
   return reasons + [line for run in runs if (line := _contradiction(run))]
@@ -134,7 +133,7 @@ def _between(
     if name not in allowed
   ]
   seeds = {run.seed for run in ours} & {run.seed for run in theirs}
-  for path in SEED_PATHS:
+  for path in SEED_FIELDS:
     here, there = ({run.seed: run.config.get(path) for run in own if run.seed in seeds} for own in (ours, theirs))
     if here != there and path not in allowed:
       reasons.append(f'{path} is {_by_value(here)} ({reference} {_by_value(there)})')

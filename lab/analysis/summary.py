@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from lab.analysis import comparability, provenance_notes, recorded_run, statistics, verdict_wording, wording
-from lab.analysis.comparability import SEED_PATHS
 from lab.analysis.controlled_factors import held_equal, interval_covers, tuning_mismatches
 from lab.analysis.experiment_runs import ExperimentRuns
 from lab.analysis.recorded_run import RecordedRun
 from lab.analysis.tuning_results import Tuning, describe_tuning
 from training.data.held_out import part_of
+from training.identity import SEED_FIELDS
 
 NOT_COMPARABLE = 'not comparable'
 SHOWN = 12  # settings that a sentence names
@@ -272,13 +272,13 @@ def _changes(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
   return {
     path: value
     for path, value in runs.of(variant)[0].config.items()
-    if path not in SEED_PATHS and value != theirs.get(path)
+    if path not in SEED_FIELDS and value != theirs.get(path)
   }
 
 
 def base_config(runs: ExperimentRuns) -> dict[str, Any]:
   """The flat config of the first run, the baseline's if it has one, without its seeds."""
-  return {path: value for path, value in runs.runs[0].config.items() if path not in SEED_PATHS}
+  return {path: value for path, value in runs.runs[0].config.items() if path not in SEED_FIELDS}
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

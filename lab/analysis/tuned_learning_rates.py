@@ -12,12 +12,12 @@ from lab.core.experiment import Changes, Experiment
 from lab.core.run import Run
 from training.code_version import PROJECT
 from training.config import Config, ConfigError
-from training.identity import differences, identity
+from training.identity import SEED_FIELDS, differences, identity
 from training.run_files.run_directory import check_place
 
 COMMITTED = PROJECT / 'experiments' / 'tuned'
 LEARNING_RATE, WARMUP = 'optimizer.learning_rate', 'optimizer.warmup_steps'
-FREE = (LEARNING_RATE, 'run.init_seed', 'data.seed')  # what the settings of a tuning do not hold
+FREE = (LEARNING_RATE, *SEED_FIELDS)  # what the settings of a tuning do not hold
 
 
 def find_tuning(experiment: str, workdir: Path) -> Tuning | None:

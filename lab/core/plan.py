@@ -11,6 +11,7 @@ from lab.core.names import check_experiment_name, check_variant_name, name_of
 from lab.core.registry import experiment_names
 from lab.core.run import Run
 from training.config import Config, ConfigError, check_names, known_paths
+from training.identity import SEED_FIELDS
 from training.run_files import locks, run_directory
 from training.run_files.stored_run import intact_result
 
@@ -38,7 +39,7 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
       )
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
-    seeds = {'run.init_seed': seed, 'data.seed': seed}
+    seeds = dict.fromkeys(SEED_FIELDS, seed)
     try:
       config = scale.replace({**experiment.base, **seeds, **flags, **changes})
     except ConfigError as error:

@@ -8,7 +8,6 @@ from rich.console import Console
 
 from configs.flags import load_config
 from lab.analysis import load_runs
-from lab.analysis.comparability import SEED_PATHS
 from lab.cli import signals
 from lab.commands.run_experiment import run_experiment
 from lab.core import plan, registry
@@ -18,7 +17,7 @@ from lab.launch import launchers
 from lab.reproduce import record
 from training.code_version import PROJECT
 from training.config import ConfigError
-from training.identity import differences, identity
+from training.identity import SEED_FIELDS, differences, identity
 
 FULL_CONFIG = 'configs/small.py'
 
@@ -86,7 +85,7 @@ def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str
   first = found.runs[0]
   return {
     **made,
-    'settings': {path: value for path, value in first.config.items() if path not in SEED_PATHS},
+    'settings': {path: value for path, value in first.config.items() if path not in SEED_FIELDS},
     'seeds': list(experiment.seeds),
     'runs': len(found.runs),
     'data_checksum': first.result.get('data_checksum'),
