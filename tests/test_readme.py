@@ -1,7 +1,9 @@
-"""The commands of the README and of the pages it links to are understood, and its links lead somewhere."""
+"""The commands of the README and of docs/ parse, what they name exists, and their links lead to files."""
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,24 +18,31 @@ from lab.core import plan
 
 PROJECT = Path(train.__file__).parent
 README = (PROJECT / 'README.md').read_text('utf8')
-DOCS = {page.name: page.read_text('utf8') for page in sorted((PROJECT / 'docs').glob('*.md'))}
-PAGES = '\n'.join([README, *DOCS.values()])
+FILES = [*PROJECT.glob('*.md'), *(PROJECT / 'docs').glob('*.md')]
+PAGES = '\n'.join(page.read_text('utf8') for page in sorted(FILES))
 COMMANDS = sorted(set(re.findall(r'^python (train\.py .*)$', PAGES, re.MULTILINE)))
+PARSE = """
+import shlex, sys
+import {script}
+from absl import flags
+for command in sys.argv[1:]:
+  assert getattr({script}, 'FLAGS', flags.FLAGS)(shlex.split(command))[1:] == [], command
+"""
 
 
-def test_the_two_lines_stand_alone():
+def test_the_two_commands_are_complete():
   lines = [line for line in README.splitlines() if line.startswith('python3 -m venv')]
   assert len(lines) == 2
   assert lines[0].endswith('.venv/bin/python train.py')
   assert lines[1].endswith('.venv/bin/python -m pytest')
 
 
-def test_there_are_commands_to_check():
+def test_commands_are_found():
   assert len(COMMANDS) >= 6
 
 
 @pytest.mark.parametrize('command', COMMANDS)
-def test_a_command_of_the_readme_is_understood(command, monkeypatch, tmp_path):
+def test_a_command_of_train_can_be_planned(command, monkeypatch, tmp_path):
   monkeypatch.chdir(PROJECT)
   with flagsaver.flagsaver():
     assert len(parse_flags('train.py', shlex.split(command))) == 1
@@ -42,21 +51,29 @@ def test_a_command_of_the_readme_is_understood(command, monkeypatch, tmp_path):
     assert plan.plan_runs(experiment, scale, changes, tmp_path)
 
 
-def test_the_variants_named_are_those_of_the_config():
+@pytest.mark.parametrize('script', ['inspect_gradients', 'reproduce'])
+def test_the_commands_of_another_script_parse(script):
+  """In a process of their own: the scripts define flags of the same names."""
+  commands = sorted(set(re.findall(rf'^python ({script}\.py.*)$', PAGES, re.MULTILINE)))
+  assert len(commands) >= 3
+  subprocess.run([sys.executable, '-c', PARSE.format(script=script), *commands], cwd=PROJECT, check=True)
+
+
+def test_tables_list_the_values_of_the_config():
   (placements,) = re.findall(r'^\| `model\.norm_placement` \| (.*) \|$', PAGES, re.MULTILINE)
   (activations,) = re.findall(r'^\| `model\.feed_forward` \| (.*) \|$', PAGES, re.MULTILINE)
   assert re.findall(r'`(\w+)`', placements) == list(flags.FLAGS['norm_placement'].parser.enum_values)
   assert set(re.findall(r'`(\w+)`', activations)) == set(flags.FLAGS['feed_forward'].parser.enum_values)
 
 
-def test_the_readme_is_for_a_person_in_a_hurry():
+def test_the_readme_is_short():
   assert len(README.split()) <= 1500
 
 
-@pytest.mark.parametrize(('folder', 'text'), [(PROJECT, README), *((PROJECT / 'docs', text) for text in DOCS.values())])
-def test_every_link_leads_somewhere(folder, text):
-  for target in re.findall(r'\]\(([^)#:]+)\)', text):
-    assert (folder / target).exists(), target
+@pytest.mark.parametrize('page', FILES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+  for target in re.findall(r'\]\(([^)#:]+)\)', page.read_text('utf8')):
+    assert (page.parent / target).exists(), target
 
 
 def test_every_direct_dependency_is_explained():
