@@ -8,7 +8,7 @@ import numpy as np
 
 from lab.core.experiment import Experiment
 from model.counts import flops_per_token, num_parameters
-from training.code_version import code
+from training.code_version import code_version
 from training.config import Config
 from training.files import write_sealed
 from training.run_files.result import write_result
@@ -128,7 +128,7 @@ def write_run(
     'tokens_per_second': tokens / 12.5, 'diverged_at': steps if status == 'diverged' else None,
     'learning_rate_tuned': tuned, 'layout': '1 device, 1 core', 'device': 'TFRT_CPU_0', 'unigram_entropy': 4.159,
     'data_checksum': CHECKSUM, 'versions': {'jax': '0.10.2', 'flax': '0.12.0', 'python': '3.12.3'},
-    'settings': {'jax_default_prng_impl': 'threefry2x32'}, 'code': code(),
+    'settings': {'jax_default_prng_impl': 'threefry2x32'}, 'code': code_version(),
   }  # fmt: skip
   write_result(directory, result)
 

@@ -10,10 +10,10 @@ from training.config import Config
 from training.data.loading import Data
 from training.mesh import make_mesh
 from training.programs import Programs
-from training.provenance import note_environment
 from training.resume import state_to_go_on_from
 from training.run_files import run_directory
 from training.run_files.checkpoint import Checkpoints
+from training.run_files.environment import record_environment
 from training.run_files.metrics_log import MetricsLog
 from training.state import State, init_state
 
@@ -37,7 +37,7 @@ def make_run(directory: Path, config: Config, data: Data) -> Path:
   run_directory.prepare(directory, config)
   _, about, resumed_at, notes = start(directory, config, data)
   assert (resumed_at, notes) == (None, [])
-  note_environment(directory, data.checksum, resumed=False)
+  record_environment(directory, data.checksum, resumed=False)
   with MetricsLog(directory) as log, Checkpoints(directory / 'checkpoints', 2) as checkpoints:
     for step in (24, 36):
       log.write(step, {'train/loss': 1.0})

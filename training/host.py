@@ -1,37 +1,51 @@
-"""The cores of this machine that a process may use: of all, those that its affinity and its container leave it."""
+"""The machine that this process runs on: its processor, and the cores that the process may use."""
 
 import math
 import os
+import platform
 import socket
 import zlib
 from pathlib import Path
 
-PROC, GROUPS = Path('/proc/self/cgroup'), Path('/sys/fs/cgroup')
+PROCESS_GROUPS, GROUPS = Path('/proc/self/cgroup'), Path('/sys/fs/cgroup')
+
+
+def processor() -> str:
+  """The model of this machine's processor, as `AMD EPYC 9B14`."""
+  cpuinfo = Path('/proc/cpuinfo')
+  lines = cpuinfo.read_text(errors='replace').splitlines() if cpuinfo.exists() else []
+  models = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
+  return models[0] if models else platform.processor() or platform.machine()
+
+
+def machine() -> str:
+  """Cores and processor, as `2 cores, AMD EPYC 9B14`."""
+  return f'{len(cores())} cores, {processor()}'
 
 
 def cores() -> list[int]:
-  """The cores that this process may use; no more than the CPU quota of its control group gives it time on.
+  """The cores that this process may use: those of its affinity, but not more than the CPU quota of its control group.
 
-  Where a quota leaves some of them out, which is a matter of the host's name: containers side by side, each with a name
-  of its own, would else all take the first.
+  If the quota allows fewer, the host's name decides which: otherwise containers on one machine, each with its own host
+  name, would all use the first cores.
   """
-  own = sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else list(range(os.cpu_count() or 1))
+  allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else list(range(os.cpu_count() or 1))
   quota = cpu_quota()
-  if quota is None or quota >= len(own):
-    return own
-  count, first = max(1, math.ceil(quota)), zlib.crc32(socket.gethostname().encode()) % len(own)
-  return sorted((own + own)[first : first + count])
+  if quota is None or quota >= len(allowed):
+    return allowed
+  count, first = max(1, math.ceil(quota)), zlib.crc32(socket.gethostname().encode()) % len(allowed)
+  return sorted((allowed + allowed)[first : first + count])
 
 
-def cpu_quota(groups_of_process: Path = PROC, groups: Path = GROUPS) -> float | None:
-  """How many CPUs' time the control groups of this process allow it; None if they set no limit, or there are none.
+def cpu_quota(process_groups: Path = PROCESS_GROUPS, groups: Path = GROUPS) -> float | None:
+  """The CPUs' worth of time that the control groups of this process allow; None if there is no group or no limit.
 
   Args:
-    groups_of_process: the file that names them.
-    groups: where they are mounted.
+    process_groups: the file that lists the groups of the process.
+    groups: the folder where they are mounted.
   """
   try:
-    lines = groups_of_process.read_text().splitlines()
+    lines = process_groups.read_text().splitlines()
   except OSError:
     return None
   quotas = []
@@ -43,11 +57,9 @@ def cpu_quota(groups_of_process: Path = PROC, groups: Path = GROUPS) -> float | 
       mounts, read = (groups / controllers, groups / 'cpu'), _quota_v1
     else:
       continue
-    for (
-      mount
-    ) in mounts:  # in a container the group may be named as on the host, and its own be the root that is mounted
-      path = Path(group.lstrip('/'))
-      quotas += [read(mount / each) for each in (path, *path.parents)]
+    # In a container the file may give the group's name on the host, while the mounted root is the group itself.
+    path = Path(group.lstrip('/'))
+    quotas += [read(mount / each) for mount in mounts for each in (path, *path.parents)]
   return min((quota for quota in quotas if quota is not None), default=None)
 
 
@@ -62,7 +74,7 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _numbers(path: Path) -> list[int | None]:
-  """The numbers in a file; None for `max`. None at all if it cannot be read."""
+  """The numbers in a file, with None for `max`; empty if the file cannot be read."""
   try:
     return [int(word) if word.lstrip('-').isdecimal() else None for word in path.read_text().split()]
   except OSError:

@@ -21,9 +21,10 @@ from training.mesh import own_rows
 from training.metric_names import NONFINITE_IN_A_ROW, TRAIN_LOSS
 from training.metrics import named_metrics
 from training.programs import Programs, programs_for
-from training.provenance import environment, note_environment
+from training.provenance import environment, provenance
 from training.run_files import locks, run_directory
 from training.run_files.checkpoint import About, Checkpoints
+from training.run_files.environment import record_environment
 from training.run_files.metrics_log import Mark, MetricsLog, as_row
 from training.run_files.result import write_result
 from training.scoring import Scoring, Stopped
@@ -91,7 +92,7 @@ def train(
     kept, check = config.run.keep_checkpoints, held.check if held else lambda: None
     with Checkpoints(directory / 'checkpoints', kept, check) as checkpoints:
       state, about, resumed_at = resume.state_to_go_on_from(config, directory, data, programs, checkpoints, note)
-      if writes and (changed := note_environment(directory, data.checksum, resumed=resumed_at is not None)):
+      if writes and (changed := record_environment(directory, data.checksum, resumed=resumed_at is not None)):
         note(changed)
       with MetricsLog(directory, about['log']) if writes else contextlib.nullcontext() as log:
         if log and log.note:
@@ -116,9 +117,9 @@ def train(
       'seconds': time.perf_counter() - started, 'train_seconds': training.train_seconds(),
       'tokens_per_second': training.tokens_per_second(),
     }  # fmt: skip
-    origin = {'resumed_at': resumed_at, **{name: about[name] for name in resume.KEPT}, 'code': about['code']}
+    origin = {'resumed_at': resumed_at, **{name: about[name] for name in resume.KEPT}}
     files = {'config_checksum': checksum_of(identity(config)), 'log': mark}
-    result = {**labels, **result, **timing, **origin, **environment(), **files}
+    result = {**labels, **result, **timing, **origin, **provenance(), **files}
     check()
     if writes:
       write_result(directory, result)

@@ -1,22 +1,21 @@
-"""What a run's numbers depend on beside its config: code, devices, versions, and settings of JAX and XLA."""
+"""The provenance of numbers, in addition to the config: code, devices, versions, and settings of JAX and XLA."""
 
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 
-from training.code_version import DIGEST, code, describe
-from training.files import Damaged, read_json, write_sealed
-from training.host import cores
-from training.run_files.stored_run import ENVIRONMENT, made_with
+from training.code_version import code_version, distinct_versions
+from training.host import cores, processor
 
+# The fields of a provenance, and the type of each in JSON.
+FIELDS: Mapping[str, type] = {'code': dict, 'layout': str, 'device': str, 'versions': dict, 'settings': dict}
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
-# What jax.config holds that decides bits: which random numbers, which types, which program. Its other names are of
-# messages, caches, paths, debugging and waiting.
+# The entries of jax.config that decide bits: random numbers, types, compiled programs. The others concern messages,
+# caches, paths, debugging and waiting.
 JAX_SETTINGS = (
   'eager_constant_folding', 'jax_allow_f16_reductions', 'jax_compiler_enable_remat_pass',
   'jax_cpu_collectives_implementation', 'jax_custom_vjp3', 'jax_default_device', 'jax_default_matmul_precision',
@@ -29,45 +28,57 @@ JAX_SETTINGS = (
   'jax_threefry_partitionable', 'jax_use_direct_linearize', 'jax_use_magma', 'jax_use_shardy_partitioner',
   'jax_xla_profile_version',
 )  # fmt: skip
-VARIABLES = ('XLA_FLAGS', 'LIBTPU_INIT_ARGS', 'NVIDIA_TF32_OVERRIDE')  # recorded whether they are set or not
-# Others of these names are recorded where they are set: what XLA, cuBLAS, cuDNN and oneDNN read.
+VARIABLES = ('XLA_FLAGS', 'LIBTPU_INIT_ARGS', 'NVIDIA_TF32_OVERRIDE')  # recorded even if they are not set
+# Variables with these prefixes, which XLA, cuBLAS, cuDNN and oneDNN read, are recorded if they are set.
 PREFIXES = ('XLA_', 'TF_XLA_', 'TF_CUDNN_', 'CUBLAS_', 'CUBLASLT_', 'CUDNN_', 'ONEDNN_', 'DNNL_', 'LIBTPU_')
-MEMORY_ALONE = ('XLA_PYTHON_CLIENT_', 'XLA_CLIENT_MEM_')  # what our own launcher sets, too
+MEMORY_PREFIXES = ('XLA_PYTHON_CLIENT_', 'XLA_CLIENT_MEM_')  # only place memory; our launcher sets some of them
+
+
+def provenance() -> dict[str, Any]:
+  """The provenance of what this process computes: the code version and the environment; see FIELDS."""
+  return {'code': code_version(), **environment()}
 
 
 def environment() -> dict[str, Any]:
-  """The devices and cores of this process, the versions of what computes, and the settings that decide bits."""
+  """The devices and cores of this process, the versions of numerical packages, and the settings that decide bits."""
   return {
     'layout': f'{jax.device_count()} {jax.default_backend()} device(s), {len(cores())} core(s)',
-    'device': device(),
+    'device': device_name(jax.devices()[0].device_kind),
     'versions': {name: importlib.metadata.version(name) for name in PACKAGES},
     'settings': settings(),
   }
 
 
-def made_under() -> dict[str, Any]:
-  """What of `environment` may decide more than the last bits, by name: device, versions, settings of JAX."""
-  found = environment()
-  versions = {f'version of {name}': version for name, version in found['versions'].items()}
-  return {'device': found['device'], **versions, **found['settings']}
-
-
-def device() -> str:
-  """The kind of the devices; of a CPU, its model: which instructions it has decides bits."""
-  kind = jax.devices()[0].device_kind
+def device_name(kind: str) -> str:
+  """The name of a kind of device; of a CPU with its model, since its instruction set decides bits."""
   return f'{kind} ({processor()})' if kind == 'cpu' else kind
 
 
-def processor() -> str:
-  """The model of this machine's processor, as `AMD EPYC 9B14`."""
-  cpuinfo = Path('/proc/cpuinfo')
-  lines = cpuinfo.read_text(errors='replace').splitlines() if cpuinfo.exists() else []
-  models = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
-  return models[0] if models else platform.processor() or platform.machine()
+def by_name(recorded: Mapping[str, Any]) -> dict[str, Any]:
+  """The single values of a recorded environment: `device`, `layout`, `version of jax`, and each setting by its name.
+
+  Args:
+    recorded: a dict with some of FIELDS; those that are missing or null are left out.
+  """
+  plain = {name: recorded[name] for name in ('device', 'layout') if recorded.get(name)}
+  versions = {f'version of {name}': version for name, version in (recorded.get('versions') or {}).items()}
+  return {**plain, **versions, **(recorded.get('settings') or {})}
+
+
+def numerical_environment() -> dict[str, Any]:
+  """What in the environment may change more than the last bits, by name: device, versions, settings."""
+  return {name: value for name, value in by_name(environment()).items() if name != 'layout'}
+
+
+def combined(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+  """The provenance of several results: the environment of the first, and `code`, a list of every code version."""
+  results = list(results)
+  first = {name: results[0].get(name) for name in FIELDS}
+  return {**first, 'code': distinct_versions(result.get('code') for result in results)}
 
 
 def settings() -> dict[str, str | int | float | bool | None]:
-  """All that decides bits and is in no config, by name; a plain value each."""
+  """All settings outside of the config that decide bits, by name; each a plain JSON value."""
   values: dict[str, Any] = {name: jax.config.values.get(name) for name in JAX_SETTINGS}
   values |= {name: os.environ.get(name) for name in VARIABLES}
   values |= {name: text for name, text in sorted(os.environ.items()) if _is_read_by_xla(name)}
@@ -75,49 +86,10 @@ def settings() -> dict[str, str | int | float | bool | None]:
 
 
 def _is_read_by_xla(name: str) -> bool:
-  return name.startswith(PREFIXES) and not name.startswith(MEMORY_ALONE)
+  return name.startswith(PREFIXES) and not name.startswith(MEMORY_PREFIXES)
 
 
 def _plain(value: Any) -> str | int | float | bool | None:
-  """An enum by its name's value; anything else that JSON does not have, in words."""
+  """The value of an enum; the text of anything that JSON does not have."""
   value = getattr(value, 'value', value)
   return value if value is None or isinstance(value, str | int | float | bool) else str(value)
-
-
-def note_environment(directory: Path, data_checksum: str, resumed: bool) -> str | None:
-  """Keeps environment.json beside a run, and says what has changed since the run was begun.
-
-  Returns:
-    For a run that is resumed elsewhere, one line; else None. What code it is resumed with, its checkpoints know.
-  """
-  path, here = directory / ENVIRONMENT, {**environment(), 'data_checksum': data_checksum}
-  try:
-    before, lost = (read_json(path) if resumed else None), None
-  except Damaged:
-    before, lost = None, f'{path} was damaged and is written anew: what this run was begun with is not known'
-  write_sealed(path, {**here, 'code': code()})
-  if before is None:
-    return lost
-  changed = [text for name, value in here.items() if name in before for text in _changes(name, before[name], value)]
-  return f'resumed in another environment, so its numbers may differ ({", ".join(changed)})' if changed else None
-
-
-def notes_on_run(directory: Path) -> list[str]:
-  """In what this process differs from the one that trained a run, as far as its files say: code, settings of JAX."""
-  before, lines = made_with(directory), []
-  if 'code' in before and before['code']['digest'] != DIGEST:
-    lines.append(
-      f'{directory} was trained by other code ({describe(before["code"])}) than what measures it ({describe(code())})'
-    )
-  changed = _changes('settings', before['settings'], settings()) if 'settings' in before else []
-  if changed:
-    lines.append(f'{directory} was trained under other settings ({", ".join(changed)})')
-  return lines
-
-
-def _changes(name: str, before: Any, now: Any) -> list[str]:
-  """What differs, a phrase each; of a dict, by its keys."""
-  if isinstance(before, Mapping) and isinstance(now, Mapping):
-    keys = [*now, *(key for key in before if key not in now)]
-    return [text for key in keys for text in _changes(key, before.get(key), now.get(key))]
-  return [] if before == now else [f'{name}: {before} then, {now} now']

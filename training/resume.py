@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from training.code_version import DIGEST, code, describe
+from training.code_version import DIGEST, code_version, describe_code
 from training.config import Config, ConfigError
 from training.data.loading import Data
 from training.digests import read_manifest
 from training.init_from import check_source, source_params
 from training.optimizer import make_schedule, updates_in_common
 from training.programs import Programs
-from training.provenance import made_under
+from training.provenance import numerical_environment
 from training.run_files import run_directory
 from training.run_files.checkpoint import About, Checkpoints, newest_whole
 from training.run_files.metrics_log import NOTHING, check_mark
@@ -48,7 +48,7 @@ def state_to_go_on_from(
   restored = checkpoints.restore(state, lambda about: _check(directory, about, run))
   if restored is None:
     _check_begins(directory, config)
-    about: dict[str, Any] = {'run': run, 'log': NOTHING, 'code': code(), 'environment': made_under()}
+    about: dict[str, Any] = {'run': run, 'log': NOTHING, 'code': code_version(), 'environment': numerical_environment()}
     about |= {'init_from': None, 'extended_at': [], 'code_changed_at': [], 'environment_changed_at': []}
     if config.run.init_from:
       params, about['init_from'] = source_params(config, programs.mesh)
@@ -60,7 +60,7 @@ def state_to_go_on_from(
   changes = _code_changes(step, restored.about)
   if changes:
     note(_by_other_code(step, restored.about.get('code'), config.run.steps))
-  about = {**restored.about, 'run': run, 'code': code(), 'environment': made_under()}
+  about = {**restored.about, 'run': run, 'code': code_version(), 'environment': numerical_environment()}
   about['code_changed_at'] = [*restored.about.get('code_changed_at', []), *changes]
   others = _environment_changes(step, restored.about)
   about['environment_changed_at'] = [*restored.about.get('environment_changed_at', []), *others]
@@ -78,8 +78,8 @@ def _code_changes(step: int, about: About) -> list[dict[str, Any]]:
 
 
 def _environment_changes(step: int, about: About) -> list[dict[str, Any]]:
-  """What has changed between a checkpoint and this process of what `made_under` names; older versions kept none."""
-  here = made_under()
+  """The change of `numerical_environment` since a checkpoint; older versions recorded none."""
+  here = numerical_environment()
   before = about.get('environment', here)
   names = [*here, *(name for name in before if name not in here)]
   changed = {name: [before.get(name), here.get(name)] for name in names if before.get(name) != here.get(name)}
@@ -88,9 +88,9 @@ def _environment_changes(step: int, about: About) -> list[dict[str, Any]]:
 
 def _by_other_code(step: int, before: Mapping[str, Any] | None, steps: int) -> str:
   """What a person is told of a run that resumes, at a step of all its steps, by other code than it was trained by."""
-  until = describe(before) if before else 'a version that did not record its code'
+  until = describe_code(before) if before else 'a version that did not record its code'
   parts = f'up to step {step} by {until}; from there' if step < steps else f'trained by {until}; evaluated'
-  return f'the code of model/ or training/ has changed: {parts} by {describe(code())}'
+  return f'the code of model/ or training/ has changed: {parts} by {describe_code(code_version())}'
 
 
 def check_start(directory: Path, config: Config, data_checksum: str) -> None:

@@ -7,7 +7,8 @@ from lab.analysis.comparability import decides_random_numbers
 from lab.analysis.experiment_runs import ExperimentRuns
 from lab.analysis.recorded_run import RecordedRun
 from lab.analysis.wording import format_seeds
-from training.code_version import SHOWN, describe, other_code
+from training.code_version import DIGEST_SHOWN, describe_code, other_code_note
+from training.provenance import by_name
 from training.run_files.result import is_unchecked
 
 NOT_SET = 'not set'
@@ -15,21 +16,17 @@ NOT_SET = 'not set'
 
 def provenance_of(run: RecordedRun) -> dict[str, str]:
   """Code, device, layout, versions and settings of JAX of a run, by name; what was not recorded is left out."""
-  result = run.result
-  found = {name: str(result[name]) for name in ('device', 'layout') if result.get(name)}
-  found |= {f'version of {name}': str(version) for name, version in (result.get('versions') or {}).items()}
-  settings: Mapping[str, Any] = result.get('settings') or {}
-  found |= {name: _told(value) for name, value in settings.items() if not decides_random_numbers(name)}
-  code = result.get('code') or {}
+  found = {name: _told(value) for name, value in by_name(run.result).items() if not decides_random_numbers(name)}
+  code = run.result.get('code') or {}
   if code.get('digest'):
-    found['code'] = code['digest'][:SHOWN] + _changes(run)
+    found['code'] = code['digest'][:DIGEST_SHOWN] + _changes(run)
   return found
 
 
 def provenance_notes(runs: ExperimentRuns) -> list[str]:
   """A line for each thing that not all runs of a comparison were made with alike, naming which had what."""
   every = {(run.variant, run.seed): provenance_of(run) for run in runs.runs}
-  told = [other_code(run.result for run in runs.runs), _unchecked(runs)]
+  told = [other_code_note(run.result for run in runs.runs), _unchecked(runs)]
   told += [line(run) for run in runs.runs for line in (_history, _moved)]
   lines = [line for line in told if line]
   settings = _settings(runs.runs)
@@ -49,7 +46,7 @@ def provenance_notes(runs: ExperimentRuns) -> list[str]:
 def _code(run: RecordedRun) -> str:
   """The code of a run for people: its commit and the digest, which is what decides."""
   code = run.result.get('code')
-  return describe(code) + _changes(run) if code else 'not recorded'
+  return describe_code(code) + _changes(run) if code else 'not recorded'
 
 
 def _history(run: RecordedRun) -> str | None:
@@ -79,7 +76,7 @@ def _moves(changes: Mapping[str, Sequence[Any]]) -> list[str]:
 
 def _changes(run: RecordedRun) -> str:
   changes = run.result.get('code_changed_at') or ()
-  return ''.join(f', from step {change["step"]} on {change["digest"][:SHOWN]}' for change in changes)
+  return ''.join(f', from step {change["step"]} on {change["digest"][:DIGEST_SHOWN]}' for change in changes)
 
 
 def _told(value: Any) -> str:

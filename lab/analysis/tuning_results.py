@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.analysis import wording
-from training.code_version import DIGEST, describe
+from training.code_version import DIGEST, describe_code
 from training.config import Config, ConfigError
 from training.files import Damaged, write_atomically
 from training.run_files.result import STATUSES
@@ -224,7 +224,7 @@ def describe_tuning(tuning: Tuning, variants: Iterable[str], data_checksums: Seq
     warnings.append('the learning rates were chosen on another text')
   others = [made_by for made_by in tuning.about.get('code') or () if made_by['digest'] != DIGEST]
   if others:
-    by = ', '.join(map(describe, others))
+    by = ', '.join(map(describe_code, others))
     warnings.append(f'the learning rates were chosen by other code than this checkout (by {by})')
   for variant in (name for name in variants if name in tuning.chosen):
     rate = tuning.chosen[variant][0]

@@ -21,15 +21,15 @@ from lab.core import plan
 from lab.core.experiment import Changes, Experiment
 from lab.core.run import Run
 from lab.launch.launched import Launcher
-from training.code_version import code_revision
+from training.code_version import code_revision, distinct_versions
 from training.config import Config, ConfigError
 from training.files import Damaged
 from training.metric_names import TRAIN_LOSS
+from training.provenance import combined
 from training.run_files.locks import REPORT_WITHIN, locked
 from training.run_files.result import read_result
 
 FINAL_ALONE = {'run.evaluations': 1}  # a choice is made by the final loss: the curve, a third of a run, is not measured
-MADE_WITH = ('data_checksum', 'device', 'layout', 'versions')  # in every result.json
 
 
 def tune(
@@ -171,7 +171,8 @@ def _kept(path: Path, experiment: Experiment, scale: Config, changes: Changes, c
 
 def _made_with(runs: Sequence[Run], kept: Tuning | None) -> dict[str, Any]:
   """Where the runs of the grid were trained, by the first of them, and every code version that trained one."""
-  found = [read_result(run.directory) or {} for run in runs]
-  codes = [*((kept.about.get('code') or ()) if kept else ()), *(result.get('code') for result in found)]
-  by_digest = {code['digest']: code for code in codes if code}
-  return {name: found[0][name] for name in MADE_WITH} | {'code': list(by_digest.values())}
+  results_of_runs = [read_result(run.directory) or {} for run in runs]
+  trained_by = combined(results_of_runs)
+  codes = distinct_versions([*((kept.about.get('code') or ()) if kept else ()), *trained_by['code']])
+  environment = {name: trained_by[name] for name in ('device', 'layout', 'versions')}
+  return {'data_checksum': results_of_runs[0]['data_checksum'], **environment, 'code': codes}

@@ -16,11 +16,12 @@ from lab.figures.training_figures import over_training
 from lab.inspect import gradient_figures, gradient_files, gradient_table
 from lab.inspect.gradients import Measured, Subject, as_json, as_table, measure_in_time
 from lab.inspect.run_steps import steps_asked_for
-from training.code_version import PROJECT, code
+from training.code_version import PROJECT
 from training.config import ConfigError
 from training.files import write_atomically, write_json
 from training.paths import check_output, given_path
-from training.provenance import environment, notes_on_run
+from training.provenance import provenance
+from training.run_files.environment import provenance_changes
 from training.run_files.trained_run import open_run
 
 
@@ -56,7 +57,7 @@ def inspect(question: Question, console: Console) -> int:
   subjects = _subjects(question, directories)
   out = given_path(question.out, '--out') if question.out else _default_folder(question, subjects, directories)
   check_output(out, '--out')
-  notes = [line for directory in directories for line in notes_on_run(directory)]
+  notes = [line for directory in directories for line in provenance_changes(directory)]
   for line in notes:
     console.print(f'note: {line}', soft_wrap=True)
   measured = []
@@ -162,7 +163,7 @@ def _write(
     'command': question.command,
     'batches': question.batches,
     'units': gradient_figures.UNITS,
-    'made_with': {**environment(), 'code': code()},
+    'made_with': provenance(),
     'notes': list(notes),
     'models': [
       {

@@ -18,6 +18,7 @@ from lab.reproduce import record
 from training.code_version import PROJECT
 from training.config import ConfigError
 from training.identity import SEED_FIELDS, differences, identity
+from training.provenance import combined
 
 FULL_CONFIG = 'configs/small.py'
 
@@ -82,16 +83,14 @@ def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str
   found = dataclasses.replace(found, runs=tuple(run for run in found.runs if run.seed in experiment.seeds))
   seconds = sum(run.result['seconds'] for run in found.runs)
   made = record.make_record(reproduction, scale, reproduction.read(found), seconds)
-  first = found.runs[0]
+  first, trained_by = found.runs[0], combined(run.result for run in found.runs)
   return {
     **made,
     'settings': {path: value for path, value in first.config.items() if path not in SEED_FIELDS},
     'seeds': list(experiment.seeds),
     'runs': len(found.runs),
     'data_checksum': first.result.get('data_checksum'),
-    'jax_settings': first.result.get('settings'),
-    'made_by': list({code['digest']: code for run in found.runs if (code := run.result.get('code'))}.values()),
-    'device': first.result.get('device'),
-    'layout': first.result.get('layout'),
-    'versions': first.result.get('versions'),
+    'jax_settings': trained_by.pop('settings'),
+    'made_by': trained_by.pop('code'),
+    **trained_by,
   }

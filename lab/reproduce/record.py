@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from lab.core.reproduction import Reproduction, spell
-from lab.launch.devices import cores
 from lab.reproduce.verdicts import Finding, overall
-from training.code_version import DIGEST, PROJECT, code, code_revision, describe
+from training.code_version import DIGEST, PROJECT, code_revision, code_version, describe_code
 from training.config import ConfigError
 from training.files import read_json, write_json
-from training.provenance import environment, processor
+from training.host import machine
+from training.provenance import provenance
 
 EXPECTED = PROJECT / 'experiments' / 'expected'
 FLOOR = 1e-5  # differences below this are rounding, whatever the value
@@ -27,7 +27,7 @@ def command(name: str, scale: str) -> str:
 
 def make_record(reproduction: Reproduction, scale: str, measured: Mapping[str, Any], seconds: float) -> dict[str, Any]:
   """The content of measured.json: the numbers, and what made them."""
-  settings, made_with = plain(reproduction.at_scale(scale)), environment()
+  settings, here = plain(reproduction.at_scale(scale)), provenance()
   return {
     'reproduction': reproduction.name,
     'command': command(reproduction.name, scale),
@@ -36,10 +36,10 @@ def make_record(reproduction: Reproduction, scale: str, measured: Mapping[str, A
     'seeds': settings.get('seeds'),
     'seconds': round(seconds, 1),
     'code_revision': code_revision(),
-    'made_by': [code()],
+    'made_by': [here.pop('code')],
     'data_checksum': None,
-    'jax_settings': made_with.pop('settings'),
-    **made_with,
+    'jax_settings': here.pop('settings'),
+    **here,
     'measured': plain(measured),
   }
 
@@ -69,8 +69,8 @@ def code_note(record: Record) -> str | None:
   others = [made_by for made_by in record.get('made_by', ()) if made_by['digest'] != DIGEST]
   if not others:
     return None
-  by = ', '.join(map(describe, others))
-  return f'{record["reproduction"]}: made by other code than this checkout ({by}; here {describe(code())})'
+  by = ', '.join(map(describe_code, others))
+  return f'{record["reproduction"]}: made by other code than this checkout ({by}; here {describe_code(code_version())})'
 
 
 def plain(value: Any) -> Any:
@@ -85,11 +85,6 @@ def plain(value: Any) -> Any:
   if array.ndim:
     return [plain(one) for one in array]
   return plain(array.item()) if not isinstance(value, float) else value if np.isfinite(value) else None
-
-
-def machine() -> str:
-  """Cores and processor, as `2 cores, AMD EPYC`."""
-  return f'{len(cores())} cores, {processor()}'
 
 
 def expected_path(name: str) -> Path:

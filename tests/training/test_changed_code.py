@@ -6,8 +6,8 @@ import pytest
 from quick_runs import CONFIG, Stop, assert_same_run, stop_at, train
 
 from training import resume
-from training.code_version import DIGEST, code
-from training.provenance import made_under
+from training.code_version import DIGEST, code_version
+from training.provenance import numerical_environment
 from training.run_files import run_directory
 from training.run_files.result import read_result
 
@@ -18,12 +18,12 @@ OTHER, THIRD = '7' * 64, '9' * 64
 def edit(monkeypatch, digest: str) -> None:
   """As if the process had imported other code."""
   monkeypatch.setattr(resume, 'DIGEST', digest)
-  monkeypatch.setattr(resume, 'code', lambda: code() | {'digest': digest, 'revision': None})
+  monkeypatch.setattr(resume, 'code', lambda: code_version() | {'digest': digest, 'revision': None})
 
 
 def test_a_run_records_the_code_that_trained_it(finished):
   _, result, reports = finished
-  assert result['code'] == code()
+  assert result['code'] == code_version()
   assert result['code_changed_at'] == []
   assert not [report for report in reports if 'note' in report]
 
@@ -46,7 +46,7 @@ def test_a_resume_by_other_code_is_noted_and_kept_in_the_result(finished, tmp_pa
     assert note.endswith('; from there by digest 77777777')
   reports = []
   result = train(tmp_path, report=reports.append)  # by this code again: a third part
-  assert result['code'] == code()
+  assert result['code'] == code_version()
   assert result['code_changed_at'] == [
     {'step': 12, 'digest': OTHER, 'before': DIGEST}, {'step': 24, 'digest': DIGEST, 'before': OTHER},
   ]  # fmt: skip
@@ -68,7 +68,7 @@ def test_a_finished_run_is_not_trained_again_and_keeps_the_code_that_made_it(fin
   shutil.copytree(finished[0], run)
   edit(monkeypatch, OTHER)
   assert run_directory.is_finished(run, CONFIG)
-  assert (read_result(run) or {})['code'] == code()
+  assert (read_result(run) or {})['code'] == code_version()
 
 
 def test_one_that_is_evaluated_again_by_other_code_says_so(finished, tmp_path, monkeypatch):
@@ -92,7 +92,11 @@ def test_a_resume_under_other_settings_is_kept_in_the_result(finished, tmp_path,
   """As under JAX_DEFAULT_PRNG_IMPL=rbg: the result names what the initial values were drawn with, too."""
   assert finished[1]['environment_changed_at'] == []
   with monkeypatch.context() as patch:
-    patch.setattr(resume, 'made_under', lambda: made_under() | {'jax_default_prng_impl': 'rbg', 'XLA_OLD': '1'})
+    patch.setattr(
+      resume,
+      'numerical_environment',
+      lambda: numerical_environment() | {'jax_default_prng_impl': 'rbg', 'XLA_OLD': '1'},
+    )
     with pytest.raises(Stop):
       train(tmp_path, report=stop_at(15))
   result = train(tmp_path)

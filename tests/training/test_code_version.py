@@ -5,7 +5,8 @@ import subprocess
 import pytest
 
 from training import code_version
-from training.code_version import code, describe, digest_of, other_code
+from training.code_version import code_version as version_of_this_code
+from training.code_version import describe_code, digest_of, other_code_note
 
 ONE = {'revision': '842844f' + '0' * 33, 'digest': '11111111' * 8, 'modified': True}
 OTHER = {'revision': None, 'digest': '22222222' * 8, 'modified': False}
@@ -81,16 +82,16 @@ def test_the_code_of_a_checkout_has_a_revision_and_says_what_is_not_in_it(projec
   monkeypatch.setattr(code_version, 'PROJECT', project)
 
   def modified():
-    code.cache_clear()
-    return code()['modified']
+    version_of_this_code.cache_clear()
+    return version_of_this_code()['modified']
 
-  code.cache_clear()
-  assert (code()['revision'], code()['modified']) == (None, False)
+  version_of_this_code.cache_clear()
+  assert (version_of_this_code()['revision'], version_of_this_code()['modified']) == (None, False)
   git(project, 'init', '-q')
   git(project, 'add', '.')
   git(project, 'commit', '-qm', 'all')
   assert not modified()
-  assert code()['revision'] == git(project, 'rev-parse', 'HEAD').strip()
+  assert version_of_this_code()['revision'] == git(project, 'rev-parse', 'HEAD').strip()
   (project / 'experiments' / 'd.py').write_text('# edited\n')
   (project / 'model' / 'notes.txt').touch()
   assert not modified()
@@ -99,7 +100,7 @@ def test_the_code_of_a_checkout_has_a_revision_and_says_what_is_not_in_it(projec
   (project / 'model' / 'new.py').unlink()
   edit(project)
   assert modified()
-  code.cache_clear()
+  version_of_this_code.cache_clear()
 
 
 def test_without_git_there_is_a_digest_alone(monkeypatch):
@@ -107,20 +108,20 @@ def test_without_git_there_is_a_digest_alone(monkeypatch):
     raise FileNotFoundError('git')
 
   monkeypatch.setattr(subprocess, 'run', missing)
-  code.cache_clear()
-  assert code() == {'revision': None, 'digest': digest_of(code_version.PROJECT), 'modified': False}
-  code.cache_clear()
+  version_of_this_code.cache_clear()
+  assert version_of_this_code() == {'revision': None, 'digest': digest_of(code_version.PROJECT), 'modified': False}
+  version_of_this_code.cache_clear()
 
 
 def test_runs_of_other_code_are_told_in_a_line():
   here = ONE['digest']
   mine, old, others = {'code': ONE}, {'status': 'completed'}, [{'code': OTHER}, {'code': OTHER | {'digest': '3' * 64}}]
-  assert other_code([], here) is None
-  assert other_code([mine, old], here) is None
-  line = other_code([mine, *others, old], here)
+  assert other_code_note([], here) is None
+  assert other_code_note([mine, old], here) is None
+  line = other_code_note([mine, *others, old], here)
   assert line == (
     '2 of 4 runs were made by other code than this checkout (by digest 22222222, digest 33333333; this is digest '
     '11111111): their numbers are those of that code; another --workdir trains them anew'
   )
-  assert other_code([mine]) is not None  # of this checkout
-  assert describe(ONE) == 'revision 842844f+changes, digest 11111111'
+  assert other_code_note([mine]) is not None  # of this checkout
+  assert describe_code(ONE) == 'revision 842844f+changes, digest 11111111'

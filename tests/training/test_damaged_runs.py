@@ -10,7 +10,7 @@ from quick_runs import CONFIG, assert_same_run, content_of, rows_of, train
 from training.config import ConfigError
 from training.resume import check_start
 from training.run_files import run_directory
-from training.run_files.stored_run import data_checksum, made_with, read_config
+from training.run_files.stored_run import data_checksum, read_config, recorded_provenance
 
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 
@@ -143,7 +143,7 @@ def test_a_damaged_environment_is_written_anew_with_a_note(finished, tmp_path, c
   run_directory.check_text(run, finished[1]['data_checksum'])
   train(run, report=notes.append)
   (note,) = (report['note'] for report in notes if 'note' in report)
-  assert 'environment.json was damaged and is written anew' in note
+  assert 'environment.json was damaged and is rewritten' in note
   assert json.loads((run / 'environment.json').read_text())['data_checksum'] == finished[1]['data_checksum']
 
 
@@ -160,12 +160,12 @@ def test_the_text_that_a_run_was_begun_on_is_known_by_its_result(finished, tmp_p
 def test_the_code_of_a_run_is_known_by_its_result_or_its_environment(finished, tmp_path):
   run, code = tmp_path / 'seed_0', finished[1]['code']
   shutil.copytree(finished[0], run)
-  assert made_with(run)['code'] == code
+  assert recorded_provenance(run)['code'] == code
   (run / 'result.json').unlink()
-  assert made_with(run)['code'] == code
+  assert recorded_provenance(run)['code'] == code
   (run / 'environment.json').write_text('{')
-  assert made_with(run) == {}
-  assert made_with(tmp_path / 'nowhere') == {}
+  assert recorded_provenance(run) == {}
+  assert recorded_provenance(tmp_path / 'nowhere') == {}
 
 
 def test_a_damaged_failure_is_told_as_such(tmp_path):

@@ -9,9 +9,11 @@ import pytest
 from jax._src import config as jax_config
 
 from training import provenance
-from training.code_version import PROJECT, code
+from training.code_version import PROJECT, code_version
 from training.files import read_json, write_sealed
-from training.provenance import environment, note_environment, notes_on_run, settings
+from training.host import processor
+from training.provenance import environment, settings
+from training.run_files.environment import provenance_changes, record_environment
 
 
 def test_the_settings_of_a_plain_process_are_recorded_by_name():
@@ -88,35 +90,37 @@ def test_where_memory_comes_from_decides_no_bits(monkeypatch):
 
 def test_the_device_of_a_cpu_has_its_model():
   assert environment()['device'].startswith('cpu (')
-  assert provenance.processor() in environment()['device']
-  assert provenance.processor()
+  assert processor()
+  assert processor() in environment()['device']
 
 
 def test_a_changed_environment_is_noted_by_what_has_changed(tmp_path):
-  assert note_environment(tmp_path, 'one', resumed=False) is None
-  assert note_environment(tmp_path, 'one', resumed=True) is None
+  assert record_environment(tmp_path, 'one', resumed=False) is None
+  assert record_environment(tmp_path, 'one', resumed=True) is None
   path = tmp_path / 'environment.json'
   kept = read_json(path)
-  assert kept['code'] == code()
+  assert kept['code'] == code_version()
   versions, rbg = kept['versions'] | {'jax': '0.1'}, kept['settings'] | {'jax_default_prng_impl': 'rbg', 'XLA_OLD': '1'}
   write_sealed(path, kept | {'layout': '8 tpu device(s)', 'versions': versions, 'settings': rbg})
-  note = note_environment(tmp_path, 'one', resumed=True)
+  note = record_environment(tmp_path, 'one', resumed=True)
   for what in (
-    'layout: 8 tpu device(s) then, 1 cpu device(s)', f'jax: 0.1 then, {jax.__version__} now',
-    'jax_default_prng_impl: rbg then, threefry2x32 now', 'XLA_OLD: 1 then, None now',
+    'layout was 8 tpu device(s), is 1 cpu device(s)', f'jax was 0.1, is {jax.__version__}',
+    'jax_default_prng_impl was rbg, is threefry2x32', 'XLA_OLD was 1, is None',
   ):  # fmt: skip
     assert what in note
-  assert note.count(' then, ') == 4
-  assert note_environment(tmp_path, 'one', resumed=True) is None
+  assert note.count(' was ') == 4
+  assert record_environment(tmp_path, 'one', resumed=True) is None
 
 
 def test_a_run_of_other_code_or_settings_is_told_to_who_looks_at_it(tmp_path):
-  assert notes_on_run(tmp_path) == []
-  made_result.finish(tmp_path, code=code(), settings=settings())
-  assert notes_on_run(tmp_path) == []
+  assert provenance_changes(tmp_path) == []
+  made_result.finish(tmp_path, code=code_version(), settings=settings())
+  assert provenance_changes(tmp_path) == []
   made_result.finish(
-    tmp_path, code=code() | {'digest': '7' * 64, 'revision': None}, settings=settings() | {'jax_enable_x64': True}
+    tmp_path,
+    code=code_version() | {'digest': '7' * 64, 'revision': None},
+    settings=settings() | {'jax_enable_x64': True},
   )
-  by_code, by_settings = notes_on_run(tmp_path)
-  assert by_code.startswith(f'{tmp_path} was trained by other code (digest 77777777) than what measures it (')
-  assert by_settings == f'{tmp_path} was trained under other settings (jax_enable_x64: True then, False now)'
+  by_code, by_settings = provenance_changes(tmp_path)
+  assert by_code.startswith(f'{tmp_path} was trained by other code (digest 77777777) than measures it now (')
+  assert by_settings == f'{tmp_path} was trained under other settings (jax_enable_x64 was True, is False)'

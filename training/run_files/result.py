@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from training import provenance
 from training.files import Damaged, read_json, write_sealed
 
 RESULT = 'result.json'
@@ -90,11 +91,7 @@ FIELDS: Mapping[str, Field] = {
   'extended_at': Field(list, required=False),
   'code_changed_at': Field(list, required=False),
   'environment_changed_at': Field(list, required=False),
-  'layout': Field(str, required=False),
-  'device': Field(str, required=False),
-  'versions': Field(dict, required=False),
-  'settings': Field(dict, required=False),
-  'code': Field(dict, required=False),
+  **{name: Field(kind, required=False) for name, kind in provenance.FIELDS.items()},
 }
 
 

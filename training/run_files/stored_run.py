@@ -92,10 +92,10 @@ def data_checksum(directory: Path) -> str | None:
   return begun.get('data_checksum')
 
 
-def made_with(directory: Path) -> dict[str, Any]:
-  """What a run was last trained with, as its result or else its environment.json says; empty where neither does.
+def recorded_provenance(directory: Path) -> dict[str, Any]:
+  """What a run was last trained with: its result or else its environment.json, which have `provenance.FIELDS`.
 
-  Of what these hold: `code`, see `code_version.code`; `settings`, `device`, `layout`, `versions`, see `provenance`.
+  Empty if it has neither; the fields may be missing from files of older versions.
   """
   result = intact_result(directory)
   if result is not None:

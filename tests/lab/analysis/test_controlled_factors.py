@@ -13,7 +13,7 @@ from lab.analysis import load_runs, tuning_results
 from lab.analysis.summary import summarise
 from lab.analysis.tuning_results import GridPoint, Tuning
 from lab.core.experiment import Experiment
-from training.code_version import code
+from training.code_version import code_version
 from training.config import Config
 from training.run_files.result import read_result
 
@@ -269,12 +269,12 @@ def test_a_run_that_was_begun_under_other_settings_is_told_and_not_compared(dire
 
 
 def test_runs_begun_by_other_code_share_nothing_that_code_decides(directory):
-  change = {'step': 40, 'digest': code()['digest'], 'before': 'b' * 64}
+  change = {'step': 40, 'digest': code_version()['digest'], 'before': 'b' * 64}
   edit(directory, 'post_norm', range(4), result={'code_changed_at': [change]})
   assert summary_of(directory)['not_held_equal'][:2] == ['order of the data', 'initial values']
   edit(directory, 'post_norm', range(4), result={'code_changed_at': [change | {'step': 300}]})
   assert summary_of(directory)['not_held_equal'][:2] == ['order of the data', 'initial values']
-  change = {'step': 300, 'digest': 'b' * 64, 'before': code()['digest']}
+  change = {'step': 300, 'digest': 'b' * 64, 'before': code_version()['digest']}
   other = {'digest': 'b' * 64}
   edit(directory, 'post_norm', range(4), result={'code_changed_at': [change], 'code': other})
   assert {ORDER, VALUES} <= {*summary_of(directory)['held_equal']}

@@ -7,8 +7,8 @@ import pytest
 
 from training.config import Config, ConfigError
 from training.files import read_json
-from training.provenance import note_environment
 from training.run_files import run_directory
+from training.run_files.environment import record_environment
 
 NOT_OF_IT = [
   'run.log_every', 'run.evaluations', 'run.evaluation_batches', 'run.final_evaluation_tokens', 'run.checkpoint_every',
@@ -189,7 +189,7 @@ def test_a_workdir_may_be_called_tuning(workdir):
 
 def test_a_text_that_changed_is_noticed(tmp_path):
   run_directory.check_text(tmp_path, 'one')
-  note_environment(tmp_path, 'one', resumed=False)
+  record_environment(tmp_path, 'one', resumed=False)
   run_directory.check_text(tmp_path, 'one')
   with pytest.raises(ConfigError, match='trained on other text'):
     run_directory.check_text(tmp_path, 'two')
