@@ -20,7 +20,7 @@ from lab.cli.command_line import parse_flags
 from lab.commands.request import resolve
 from lab.core import plan
 from training.code_version import PROJECT
-from training.data.loading import load_for
+from training.data.loading import load_data
 from training.files import read_json, write_sealed
 from training.run_files import locks
 
@@ -39,7 +39,7 @@ def run(tmp_path_factory) -> Path:
     experiment, changes = resolve(train.request())
   scale = load_config(str(PROJECT / experiment.config))
   (planned,) = plan.plan_runs(experiment, scale, changes, Path('runs'))
-  return made_run.make_run(tmp_path_factory.mktemp('made'), planned.config, load_for(planned.config))
+  return made_run.make_run(tmp_path_factory.mktemp('made'), planned.config, load_data(planned.config))
 
 
 def change(path: Path, **fields) -> None:

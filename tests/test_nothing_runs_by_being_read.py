@@ -12,7 +12,7 @@ from lab.analysis import results
 from lab.core import plan
 from lab.core.experiment import Experiment
 from training.config import Config, ConfigError
-from training.data.loading import load_for
+from training.data.loading import load_data
 from training.run_files.result import read_result
 
 PROJECT = Path(__file__).parent.parent
@@ -76,7 +76,7 @@ def test_a_run_is_read_without_anything_being_run(tmp_path, monkeypatch):
     'data.task': 'copy', 'data.sequence_length': 8, 'model.num_layers': 1, 'model.d_model': 8, 'model.num_heads': 2,
     'run.steps': 40, 'run.batch_size': 4,
   })  # fmt: skip
-  data = load_for(config)
+  data = load_data(config)
   run = made_run.make_run(tmp_path / 'runs' / 'trial' / HOSTILE.replace('/', '|') / 'seed_0', config, data)
   made_result.finish(run, experiment='trial', variant=HOSTILE, device=HOSTILE)
   made_run.start(run, config, data)  # once, so that all there is to import is imported

@@ -16,7 +16,7 @@ from lab.core import plan
 from lab.core.experiment import Experiment
 from lab.launch import launchers
 from training.config import Config, ConfigError
-from training.data.loading import load_for
+from training.data.loading import load_data
 from training.run_files import locks, run_directory
 
 SMALL = [
@@ -62,7 +62,7 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
   scale = Config().replace({'data.task': 'copy', 'run.steps': 40})
   (run,) = plan.plan_runs(experiment, scale, {}, tmp_path)
   run_directory.prepare(run.directory, run.config)
-  made_result.finish(run.directory, data_checksum=load_for(run.config).checksum)
+  made_result.finish(run.directory, data_checksum=load_data(run.config).checksum)
 
   def write(experiment, directory, *others):
     with pytest.raises(ConfigError, match='is being trained by'), locks.locked(directory / 'lock'):

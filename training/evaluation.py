@@ -5,10 +5,10 @@ from typing import Any
 
 from model.counts import flops_per_token, num_parameters
 from training.config import Config
-from training.data.held_out import held_out
+from training.data.dataset import Dataset
+from training.data.evaluation_subset import evaluation_subset
 from training.data.loading import Data
 from training.data.ngrams import unigram_entropy
-from training.data.sources import Source
 from training.metric_names import VALIDATION_BITS, VALIDATION_LOSS
 from training.programs import Programs
 from training.scoring import Scoring
@@ -18,7 +18,7 @@ from training.step import has_diverged
 FAILED_TO_LEARN = 0.99  # of the unigram entropy: a loss above it has made no use of context
 
 
-def evaluate(config: Config, programs: Programs, params, source: Source, sequences: int | None = None) -> float:
+def evaluate(config: Config, programs: Programs, params, source: Dataset, sequences: int | None = None) -> float:
   """Mean loss in nats over the scored tokens of a split, or of `sequences` of it, evenly spread."""
   return Scoring(config, programs, params).mean_loss('split', source, sequences)
 
@@ -36,17 +36,19 @@ def validate(config: Config, data: Data, scoring: Scoring) -> dict[str, float]:
 
 
 def result_of(config: Config, state: State, data: Data, scoring: Scoring) -> dict[str, Any]:
-  """The result of a run that has ended: its losses on the held-out splits, or on a subset of each; see held_out.py.
+  """The result of a finished run: its losses on the held-out splits, or on a subset of each (evaluation_subset.py).
 
   Raises:
     Stopped: if told to; see training/scoring.py.
   """
   steps, nonfinite = int(state.step), int(state.nonfinite_in_a_row)
   diverged_at = steps - nonfinite + 1 if has_diverged(config, nonfinite) else None
-  validation, test = (held_out(data, split, config.run.final_evaluation_tokens) for split in ('validation', 'test'))
-  entropy = unigram_entropy(validation.source)
+  validation, test = (
+    evaluation_subset(data, split, config.run.final_evaluation_tokens) for split in ('validation', 'test')
+  )
+  entropy = unigram_entropy(validation.dataset)
   val_loss, test_loss = (
-    None if diverged_at else scoring.mean_loss(split, part.source)
+    None if diverged_at else scoring.mean_loss(split, part.dataset)
     for split, part in (('validation', validation), ('test', test))
   )
   if val_loss is not None and test_loss is not None and not math.isfinite(val_loss + test_loss):
@@ -70,9 +72,9 @@ def result_of(config: Config, state: State, data: Data, scoring: Scoring) -> dic
     'unigram_entropy': entropy,
     'final_evaluation_tokens': config.run.final_evaluation_tokens,
     'val_tokens': None if val_loss is None else validation.tokens,
-    'val_tokens_of': validation.of,
+    'val_tokens_of': validation.split_tokens,
     'test_tokens': None if test_loss is None else test.tokens,
-    'test_tokens_of': test.of,
+    'test_tokens_of': test.split_tokens,
     **({'dropped_updates': steps - int(state.optimizer[-1].count)} if config.run.on_nonfinite == 'skip' else {}),
     'data_checksum': data.checksum,
     **({'text_checksum': data.corpus.text_checksum} if data.corpus else {}),

@@ -2,7 +2,7 @@
 
 config = Config.from_flat(json.load(open('runs/block/baseline/seed_0/config.json')))
 params = model.init(config.model, jax.random.key(0))
-batch = next(train_batches(load_for(config), config.run.batch_size, seed=0, start_step=0, num_steps=1))
+batch = next(train_batches(load_data(config), config.run.batch_size, seed=0, start_step=0, num_steps=1))
 inspect(config, params, batch)['cosine']  # (layers, 2)
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 import model
 from training.config import Config
-from training.data.sources import Batch
+from training.data.dataset import Batch
 from training.measures import forward_measures, gradient_measures
 from training.metric_names import GRAD_NORM, PARAM_NORM, SEQUENCE_GRAD_NORM, TRAIN_LOSS, MetricName
 from training.parameter_tree import parameter_name
@@ -29,7 +29,7 @@ def inspect(
   Args:
     config: of the run: the model and the length of its sequences.
     params: as returned by `model.init`.
-    batch: as `training.data.loading.train_batches` yields them: inputs_BT, targets_BT, weights_BT.
+    batch: as `training.data.batches.train_batches` yields them: inputs_BT, targets_BT, weights_BT.
     by_position: whether to measure the two paths at every position.
     by_sequence: whether to also take the gradient of each sequence separately, one after the other.
 

@@ -13,7 +13,8 @@ from absl import logging
 
 from training import resume
 from training.config import Config
-from training.data.loading import Data, load_for, train_batches
+from training.data.batches import train_batches
+from training.data.loading import Data, load_data
 from training.evaluation import result_of, validate
 from training.files import SaveFailed, checksum_of
 from training.identity import identity
@@ -75,7 +76,7 @@ def train(
       raise Stopped
 
   report({'doing': 'reading the data'})
-  data, writes = load_for(config), jax.process_index() == 0
+  data, writes = load_data(config), jax.process_index() == 0
   run_directory.check(directory, config)
   run_directory.check_text(directory, data.checksum)
   lock = locks.locked(directory / locks.LOCK, locks.RELEASE_WITHIN) if writes else contextlib.nullcontext()

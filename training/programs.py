@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from model import Constrain, unconstrained
 from training.cache import compile_with_cache
 from training.config import Config
-from training.data.sources import Batch
+from training.data.dataset import Batch
 from training.identity import SEED_FIELDS
 from training.mesh import by_row, by_rule, make_mesh, put_batch, replicated
 from training.state import State, init_state

@@ -13,8 +13,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from training.config import Config, ConfigError
-from training.data.loading import evaluation_batches
-from training.data.sources import Source
+from training.data.batches import evaluation_batches
+from training.data.dataset import Dataset
 from training.digests import array_checksums
 from training.files import Damaged, checksum_of, read_json, write_sealed
 from training.mesh import own_rows
@@ -77,7 +77,7 @@ class Scoring:
     self._kept = self._read()
     self._reported = self._saved = time.monotonic()
 
-  def mean_loss(self, name: str, source: Source, sequences: int | None = None) -> float:
+  def mean_loss(self, name: str, source: Dataset, sequences: int | None = None) -> float:
     """The mean loss over a source, or over `sequences` of it, evenly spread; NaN if that of any batch is not finite.
 
     Args:

@@ -10,8 +10,8 @@ from lab.analysis.recorded_run import RecordedRun
 from lab.analysis.wording import format_seeds, format_value
 from lab.core.experiment import Changes
 from training.config import Config
-from training.data.held_out import part_of
-from training.data.synthetic import TASKS
+from training.data.evaluation_subset import evaluation_tokens
+from training.data.synthetic_tasks import TASKS
 from training.identity import SEED_FIELDS, decides
 
 TUNED_PATHS = ('optimizer.learning_rate', 'optimizer.warmup_steps')  # may differ between variants that are all tuned
@@ -30,7 +30,7 @@ def comparable_settings(run: RecordedRun) -> dict[str, Any]:
   config, result = {**DEFAULTS, **run.config}, run.result
   found = {path: value for path, value in config.items() if decides(path) and path not in SEED_FIELDS}
   found[TEXT] = result.get('data_checksum')
-  found[PART] = part_of(result)
+  found[PART] = evaluation_tokens(result)
   found[SOURCE] = (result.get('init_from') or {}).get('sha256')
   # Under a constant learning rate a run that was extended is the longer run.
   extended = [] if config['optimizer.schedule'] == 'constant' else result.get('extended_at') or []

@@ -12,7 +12,7 @@ from lab.analysis.experiment_runs import ExperimentRuns
 from lab.analysis.recorded_run import BITS, NATS, ON_TEST, Metric, RecordedRun
 from lab.core.experiment import Experiment
 from training.config import ConfigError
-from training.data.held_out import part_of
+from training.data.evaluation_subset import evaluation_tokens
 from training.run_files.stored_run import read_config
 
 
@@ -160,7 +160,7 @@ def _ngram_baselines(directory: Path, runs: Sequence[RecordedRun], metric: Metri
   if metric.unit == BITS.unit:
     checksums = {run.result.get('data_checksum') for run in runs}
     checksum = checksums.pop() if len(checksums) == 1 else None
-    parts = {part for run in runs if (part := part_of(run.result)) is not None}
+    parts = {part for run in runs if (part := evaluation_tokens(run.result)) is not None}
     return ngram_baselines.read(directory, metric.split, checksum, parts.pop() if len(parts) == 1 else None) or {}
   if metric is not NATS:
     return {}

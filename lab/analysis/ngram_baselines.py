@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from training.data.corpus import Split
-from training.data.held_out import is_part
+from training.data.evaluation_subset import is_partial
 from training.data.loading import Data
-from training.data.ngrams import NAMES, yardsticks
+from training.data.ngrams import NAMES, ngram_bits_per_byte
+from training.data.splits import Split
 from training.files import Damaged, read_json, write_sealed
 
 BITS = 'bits_per_byte'
@@ -23,7 +23,7 @@ def read(directory: Path, split: str, data_checksum: str | None, part: int | Non
     directory: of the experiment.
     split: `validation` or `test`.
     data_checksum: of the text.
-    part: of the splits; see training.data.held_out.part_of.
+    part: of the splits; see training.data.evaluation_subset.evaluation_tokens.
 
   Returns:
     {'unigram': 4.43, ...}, empty where there are none, as of a synthetic task; None where they are not known: there is
@@ -43,10 +43,10 @@ def read(directory: Path, split: str, data_checksum: str | None, part: int | Non
 
 def write_if_outdated(directory: Path, split: Split, data: Data, tokens: int = 0) -> Path:
   """Counts them and writes the file, unless it is there and of this text; `tokens`: run.final_evaluation_tokens."""
-  path, part = path_of(directory, split), tokens if is_part(data, tokens) else 0
+  path, part = path_of(directory, split), tokens if is_partial(data, tokens) else 0
   if read(directory, split, data.checksum, part) is None:
     kept = {'data_checksum': data.checksum, 'split': split, 'part': part}
-    write_sealed(path, {**kept, BITS: yardsticks(data, split, tokens)})
+    write_sealed(path, {**kept, BITS: ngram_bits_per_byte(data, split, tokens)})
   return path
 
 

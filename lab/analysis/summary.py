@@ -12,7 +12,7 @@ from lab.analysis.controlled_factors import held_equal, interval_covers, tuning_
 from lab.analysis.experiment_runs import ExperimentRuns
 from lab.analysis.recorded_run import RecordedRun
 from lab.analysis.tuning_results import Tuning, describe_tuning
-from training.data.held_out import part_of
+from training.data.evaluation_subset import evaluation_tokens
 from training.identity import SEED_FIELDS
 
 NOT_COMPARABLE = 'not comparable'
@@ -73,7 +73,9 @@ def _measured_on(runs: ExperimentRuns) -> list[str]:
   """A line where the final losses are not of the whole split."""
   name = 'test' if runs.metric.split == 'test' else 'val'
   parts = _distinct(
-    (run.result[f'{name}_tokens'], run.result[f'{name}_tokens_of']) for run in runs.runs if part_of(run.result)
+    (run.result[f'{name}_tokens'], run.result[f'{name}_tokens_of'])
+    for run in runs.runs
+    if evaluation_tokens(run.result)
   )
   return [
     f'losses are of a fixed subset of the {runs.metric.split} split, spread over it: {scored:,} of {of:,} tokens '

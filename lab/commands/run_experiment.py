@@ -16,8 +16,8 @@ from lab.core.run import Run
 from lab.launch import worker_pool
 from lab.launch.launched import Launcher
 from lab.report import report
-from training.data.corpus import Split
-from training.data.loading import Data, load_for
+from training.data.loading import Data, load_data
+from training.data.splits import Split
 from training.files import SaveFailed, clear_unfinished
 from training.resume import check_start
 from training.run_files.locks import REPORT_WITHIN, locked
@@ -139,7 +139,7 @@ def _load_data(runs: Sequence[Run]) -> Data:
     config = run.config
     key = dataclasses.replace(config.data, seed=0), config.run.batch_size, config.model.vocab_size
     if key not in loaded:
-      loaded[key] = load_for(config)
+      loaded[key] = load_data(config)
     check_text(run.directory, loaded[key].checksum)
     if not is_finished(run.directory, config):
       check_start(run.directory, config, loaded[key].checksum)

@@ -20,7 +20,7 @@ from lab.figures.figure_style import (
   styled,
   variant_styles,
 )
-from training.data.held_out import part_of
+from training.data.evaluation_subset import evaluation_tokens
 
 
 @styled
@@ -66,7 +66,7 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> CaptionedFi
 
 def _where(runs: ExperimentRuns) -> str:
   """What part of the split the final losses are of; nothing where that is not one part."""
-  parts = {part for run in runs.runs if (part := part_of(run.result)) is not None}
+  parts = {part for run in runs.runs if (part := evaluation_tokens(run.result)) is not None}
   return '' if not parts else ', over the whole split' if parts == {0} else ', over a fixed subset of the split'
 
 

@@ -12,7 +12,8 @@ import pandas as pd
 import model
 from lab.analysis import statistics
 from training.config import Config, ConfigError
-from training.data.loading import load_for, train_batches
+from training.data.batches import train_batches
+from training.data.loading import load_data
 from training.inspection import inspect
 from training.metric_names import OUTPUT, SUBLAYERS, MetricName
 from training.metrics import by_site
@@ -75,7 +76,7 @@ def measure(subject: Subject, batches: int) -> Measured:
     Rotated: see `training.run_files.trained_run.checkpointed_state`.
   """
   config = subject.config.replace({'model.unroll': 1, 'model.remat': False})
-  data = load_for(config)
+  data = load_data(config)
   if subject.directory is not None:
     run_directory.check_text(subject.directory, data.checksum)
   inputs = train_batches(data, config.run.batch_size, config.data.seed, subject.step, batches)

@@ -15,7 +15,8 @@ import numpy as np
 from model.config import ModelConfig
 from training import programs
 from training.config import Config, DataConfig, OptimizerConfig, RunConfig
-from training.data.loading import load_for, train_batches
+from training.data.batches import train_batches
+from training.data.loading import load_data
 from training.evaluation import evaluate
 from training.mesh import by_rule, make_mesh, replicated
 from training.run_files.checkpoint import Checkpoints
@@ -53,7 +54,7 @@ def train(config: Config, state):
   step, shapes, batch_shapes = programs.train_program(config, make_mesh(config))
   step, seen = compile_quickly(step, shapes, batch_shapes), []
   state = jax.device_put(state, by_rule(make_mesh(config), shapes))
-  for batch in train_batches(load_for(config), config.run.batch_size, 0, 0, config.run.steps):
+  for batch in train_batches(load_data(config), config.run.batch_size, 0, 0, config.run.steps):
     state, metrics = step(state, batch)
     seen.append((metrics['scalars']['train/loss'], metrics['stream_gradient']))
   return state, jax.tree.map(lambda *steps: np.stack(steps), *jax.device_get(seen))
@@ -92,7 +93,7 @@ def held_out() -> float:
     step = programs.on_own_rows(mesh, compile_quickly(*programs.evaluation_program(config, mesh)))
     made = programs.Programs(mesh, start, start, step)
     params = jax.device_put(start(config.replace({'mesh.data': 1})).params, replicated(mesh))
-    losses.append(evaluate(config, made, params, load_for(config).test, 16 * 2048))
+    losses.append(evaluate(config, made, params, load_data(config).test, 16 * 2048))
   return abs(losses[1] / losses[0] - 1)
 
 

@@ -36,6 +36,15 @@ def test_what_is_written_is_whole(tmp_path, logged):
   assert logged == []
 
 
+def test_a_failed_write_leaves_no_file(tmp_path, monkeypatch, logged):
+  def refuse(source, target):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(os, 'replace', refuse)
+  assert not cache.write_whole(tmp_path / 'folder' / 'file', b'content')
+  assert list((tmp_path / 'folder').iterdir()) == []
+
+
 def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path, monkeypatch, logged):
   (tmp_path / 'file').touch()
   monkeypatch.setenv('BLOCKLAB_CACHE', str(tmp_path / 'file'))

@@ -8,7 +8,7 @@ import pytest
 import quick_runs
 from tiny_steps import CONFIG, SKIP, bad_batch, batch_of, compiled_init, compiled_step, same_bits
 
-from training.data.loading import load_for
+from training.data.loading import load_data
 from training.digests import array_checksums
 from training.evaluation import evaluate
 from training.mesh import partition
@@ -87,7 +87,7 @@ def test_it_is_what_a_run_is_scored_by_and_resumes_to_the_bit(tmp_path, monkeypa
   (tmp_path / 'text.txt').write_bytes(quick_runs.EASY)
   config = quick_runs.CONFIG.replace({'optimizer.ema': 0.95})
   result = quick_runs.train(tmp_path / 'whole', config)
-  state, data, programs = quick_runs.final_state(tmp_path / 'whole', config), load_for(config), programs_for(config)
+  state, data, programs = quick_runs.final_state(tmp_path / 'whole', config), load_data(config), programs_for(config)
   averaged, raw = (evaluate(config, programs, params, data.validation) for params in (state.ema, state.params))
   assert result['evaluated_weights'] == 'ema 0.95'
   assert result['val_loss'] == averaged != raw

@@ -13,8 +13,8 @@ from model.counts import flops_per_token
 from training import evaluation
 from training.config import Config, DataConfig, RunConfig
 from training.data.corpus import Segment
+from training.data.dataset import Dataset
 from training.data.loading import Data
-from training.data.sources import Source
 from training.mesh import make_mesh
 from training.programs import Programs, evaluation_size
 from training.scoring import Scoring
@@ -28,7 +28,7 @@ CONFIG = Config(
 )
 
 
-class Sequences(Source):
+class Sequences(Dataset):
   """Random tokens, of which a random share counts, another one in each sequence."""
 
   def __init__(self, size: int, seed: int = 0):
@@ -114,7 +114,7 @@ class Bytes:
   def bytes_per_token(self, split):
     return {'validation': 2.0, 'test': 4.0}[split]
 
-  def of(self, split):
+  def segments_of(self, split):
     return [Segment(split, 0, 11, round(10 * self.bytes_per_token(split)))]
 
 
@@ -122,7 +122,7 @@ def scoring_with(evaluation_step) -> Scoring:
   return Scoring(CONFIG, programs_with(evaluation_step), None)
 
 
-def data_of(validation: Source, test: Source, corpus=None) -> Data:
+def data_of(validation: Dataset, test: Dataset, corpus=None) -> Data:
   return Data(11, 'checksum', Sequences(5), validation, test, corpus)
 
 

@@ -6,7 +6,7 @@ import pytest
 from quick_runs import CONFIG, EASY, EVALUATED, Stop, assert_same_run, rows_of, train
 
 from training import files, loop, programs, scoring
-from training.data import corpus, held_out
+from training.data import evaluation_subset, splits
 from training.programs import Programs
 from training.run_files import run_directory
 from training.run_files.checkpoint import steps_in
@@ -155,7 +155,7 @@ def test_several_processes_ask_equally_often_and_are_told_once():
 @pytest.fixture
 def many_segments(tmp_path, monkeypatch):
   """A text of 200 blocks, each of 64 bytes: ten of each held-out split."""
-  for module in (corpus, held_out):
+  for module in (splits, evaluation_subset):
     monkeypatch.setattr(module, 'BLOCK', 64)
   (tmp_path / 'blocks.txt').write_bytes(EASY[:-8] * 4)
   return CONFIG.replace({'data.paths': str(tmp_path / 'blocks.txt')})

@@ -25,7 +25,8 @@ import model
 from model.counts import flops_per_token, num_parameters
 from training import loop
 from training.config import Config
-from training.data.loading import load_for, train_batches
+from training.data.batches import train_batches
+from training.data.loading import load_data
 from training.run_files.checkpoint import Checkpoints
 from training.run_files.result import read_result
 
@@ -75,7 +76,7 @@ def test_metrics_are_there_when_they_are_due(finished):
 def test_the_first_row_is_of_the_initial_values(finished):
   row = rows_of(finished[0])[0]
   params = quick_jit(lambda: model.init(CONFIG.model, jax.random.key(0)))()
-  (batch,) = train_batches(load_for(CONFIG), 4, 0, 0, 1)
+  (batch,) = train_batches(load_data(CONFIG), 4, 0, 0, 1)
   logits, _ = quick_jit(lambda params, tokens: model.apply(CONFIG.model, params, tokens))(params, batch['inputs_BT'])
   logits = np.asarray(logits, np.float64)
   shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)

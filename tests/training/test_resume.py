@@ -11,7 +11,7 @@ import pytest
 from model.config import ModelConfig
 from training import resume
 from training.config import Config, ConfigError, DataConfig, OptimizerConfig, RunConfig
-from training.data.loading import load_for
+from training.data.loading import load_data
 from training.init_from import check_source
 from training.resume import check_start
 from training.run_files import run_directory
@@ -22,7 +22,7 @@ CONFIG = Config(
   optimizer=OptimizerConfig(learning_rate=5e-2, warmup_steps=4),
   run=RunConfig(steps=40, batch_size=4),
 )
-DATA = load_for(CONFIG)
+DATA = load_data(CONFIG)
 WSD = CONFIG.replace({'optimizer.schedule': 'wsd', 'run.steps': 80})
 
 

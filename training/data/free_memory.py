@@ -1,4 +1,4 @@
-"""How much memory a process may still take."""
+"""How much more memory this process can allocate."""
 
 import os
 import re
@@ -8,7 +8,7 @@ MEMINFO, CGROUP, CGROUPS = Path('/proc/meminfo'), Path('/proc/self/cgroup'), Pat
 
 
 def free_memory() -> int:
-  """Bytes: what the system can give without swapping, within the limits of the control groups (a container's)."""
+  """Returns the bytes available without swapping, within the limits of the control groups (those of a container)."""
   return min([_system_memory(), *_cgroup_limits()])
 
 
@@ -23,13 +23,13 @@ def _system_memory() -> int:
 
 
 def _cgroup_limits() -> list[int]:
-  """The limits of version 2 of this process's group and of those it lies in, and of version 1."""
+  """Returns the memory limits of this process's control group and its ancestors (version 2), and that of version 1."""
   try:
-    own = re.search(r'^0::/(.*)$', CGROUP.read_text(), re.MULTILINE)
+    match = re.search(r'^0::/(.*)$', CGROUP.read_text(), re.MULTILINE)
   except OSError:
     return []
-  folder = CGROUPS / (own[1] if own else '')
-  files = [place / 'memory.max' for place in (folder, *folder.parents) if place.is_relative_to(CGROUPS)]
+  folder = CGROUPS / (match[1] if match else '')
+  files = [group / 'memory.max' for group in (folder, *folder.parents) if group.is_relative_to(CGROUPS)]
   files.append(CGROUPS / 'memory' / 'memory.limit_in_bytes')
   contents = [file.read_text().strip() for file in files if file.is_file()]
-  return [int(content) for content in contents if content.isdecimal()]  # version 2 writes `max` for none
+  return [int(content) for content in contents if content.isdecimal()]  # version 2 writes `max` for no limit

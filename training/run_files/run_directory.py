@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from training.config import Config, ConfigError
-from training.data.held_out import evaluated_as_asked
+from training.data.evaluation_subset import evaluated_as_configured
 from training.files import Damaged, clear_unfinished, read_json, write_json, write_sealed
 from training.identity import differences, identity
 from training.run_files import stored_run
@@ -176,7 +176,7 @@ def is_finished(directory: Path, config: Config) -> bool:
   """Whether the directory has the result that `config` asks for: of as many steps, on these tokens, none damaged."""
   try:
     result = stored_run.finished_result(directory, config)
-    return result is not None and evaluated_as_asked(result, config.run.final_evaluation_tokens)
+    return result is not None and evaluated_as_configured(result, config.run.final_evaluation_tokens)
   except Damaged:
     return False
 

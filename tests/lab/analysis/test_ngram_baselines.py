@@ -7,9 +7,10 @@ import pytest
 from reported import findings
 
 from lab.analysis import ngram_baselines
-from training.data.corpus import byte_encoder, encode_text
 from training.data.loading import Data
-from training.data.ngrams import yardsticks
+from training.data.ngrams import ngram_bits_per_byte
+from training.data.tokenization import encode_text
+from training.data.tokenizer import byte_encoder
 from training.files import write_sealed
 
 pytestmark = pytest.mark.usefixtures('one_format')
@@ -26,26 +27,30 @@ ONE, OTHER = data_of(b'in the beginning ' * 90, 'one'), data_of(b'was the word, 
 @pytest.mark.parametrize('split', ['validation', 'test'])
 def test_they_are_counted_once_for_a_text_and_anew_for_another(tmp_path, split):
   path = ngram_baselines.write_if_outdated(tmp_path, split, ONE)
-  assert ngram_baselines.read(tmp_path, split, 'one') == yardsticks(ONE, split)
+  assert ngram_baselines.read(tmp_path, split, 'one') == ngram_bits_per_byte(ONE, split)
   assert ngram_baselines.read(tmp_path, split, 'other') is None
   assert ngram_baselines.read(tmp_path, 'test' if split == 'validation' else 'validation', 'one') is None
   before = path.stat().st_mtime_ns
   ngram_baselines.write_if_outdated(tmp_path, split, ONE)
   assert path.stat().st_mtime_ns == before
   ngram_baselines.write_if_outdated(tmp_path, split, OTHER)
-  assert ngram_baselines.read(tmp_path, split, 'other') == yardsticks(OTHER, split) != yardsticks(ONE, split)
+  assert (
+    ngram_baselines.read(tmp_path, split, 'other')
+    == ngram_bits_per_byte(OTHER, split)
+    != ngram_bits_per_byte(ONE, split)
+  )
   assert ngram_baselines.read(tmp_path, split, 'one') is None
 
 
 def test_they_are_counted_anew_for_another_part_of_the_split(tmp_path, monkeypatch):
-  monkeypatch.setattr('training.data.corpus.BLOCK', 16)
-  monkeypatch.setattr('training.data.held_out.BLOCK', 16)
+  monkeypatch.setattr('training.data.splits.BLOCK', 16)
+  monkeypatch.setattr('training.data.evaluation_subset.BLOCK', 16)
   data = data_of(b'in the beginning ' * 90, 'one')
   whole, part = (
     ngram_baselines.write_if_outdated(tmp_path / str(tokens), 'test', data, tokens).parent for tokens in (0, 32)
   )
   assert ngram_baselines.read(whole, 'test', 'one', 0) != ngram_baselines.read(part, 'test', 'one', 32)
-  assert ngram_baselines.read(part, 'test', 'one', 32) == yardsticks(data, 'test', 32)
+  assert ngram_baselines.read(part, 'test', 'one', 32) == ngram_bits_per_byte(data, 'test', 32)
   for wrong in (0, 33, None):
     assert ngram_baselines.read(part, 'test', 'one', wrong) is None
   ngram_baselines.write_if_outdated(part, 'test', data, 10**6)

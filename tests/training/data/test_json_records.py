@@ -1,11 +1,11 @@
-"""That JSON gives the texts of its records, or says why it does not."""
+"""JSON files are read as the texts of their records, or refused with the reason."""
 
 import json
 
 import pytest
 
 from training.config import ConfigError, DataConfig
-from training.data.text import read_documents
+from training.data.documents import read_documents
 
 RECORDS = [{'text': 'one\ntwo', 'body': '1'}, {'text': 'naïve', 'body': '2'}]
 
@@ -50,7 +50,7 @@ def test_each_record_with_text_is_a_document(tmp_path):
   assert read_documents(config) == [b'one', b'two', b'three\nfour']
 
 
-def test_a_name_without_json_is_text(read):
+def test_json_in_a_file_of_another_name_is_plain_text(read):
   assert read('a.txt', LINES) == LINES.encode()
 
 
@@ -60,28 +60,32 @@ def test_a_name_without_json_is_text(read):
     (
       'a.json',
       '{"data": [1]}',
-      r"is one JSON object without the field 'text': write an array of records or of strings",
+      r"is a single JSON object without the field 'text': write an array of records or strings",
     ),
     ('a.json', '{"text": 3}', r"record 1 has no text in the field 'text'"),
-    ('a.json', '"text"', 'is no JSON array'),
-    ('a.json', '3', 'is no JSON array'),
-    ('a.json', '[["text"]]', 'record 1 is no JSON object: each record must be one or a string'),
-    ('a.json', '[{"body": "x"}]', r"record 1 has no text in the field 'text': set data.text_field \(there is body\)"),
+    ('a.json', '"text"', 'is not a JSON array'),
+    ('a.json', '3', 'is not a JSON array'),
+    ('a.json', '[["text"]]', 'record 1 is not a JSON object: each record must be one or a string'),
+    (
+      'a.json',
+      '[{"body": "x"}]',
+      r"record 1 has no text in the field 'text': set data.text_field \(fields with text: body\)",
+    ),
     ('a.json', '[1, ', r'is not JSON \('),
     ('a.json', '[' * 100_000, r'is not JSON \(nested too deeply\)'),
     ('a.json', '[{"text": "x"}', r'is not JSON \('),
     ('a.json', LINES + '\n{"text"', 'line 3 is not JSON'),
-    ('a.json', '[]', 'holds no text'),
+    ('a.json', '[]', 'contains no text'),
     ('a.json', '', r'is not JSON \('),
-    ('a.json', '[""]', 'holds no text'),
-    ('a.jsonl', '{"text": ""}', 'holds no text'),
-    ('a.jsonl', '"text"', 'line 1 is no JSON object: each line must be one$'),
-    ('a.jsonl', '{"text": "x\\u0000"}', 'line 1 has a NUL character, as no text does'),
+    ('a.json', '[""]', 'contains no text'),
+    ('a.jsonl', '{"text": ""}', 'contains no text'),
+    ('a.jsonl', '"text"', 'line 1 is not a JSON object: each line must be one$'),
+    ('a.jsonl', '{"text": "x\\u0000"}', 'line 1 contains a NUL character, which text does not'),
     ('a.jsonl', '1' * 5000, 'line 1 is not JSON'),
     ('a.ndjson', '\0', 'line 1 is not JSON'),
   ],
 )
-def test_what_has_no_text_is_named(read, name, content, message):
+def test_json_without_text_is_refused(read, name, content, message):
   with pytest.raises(ConfigError, match=rf'^data\.paths: .*{message}') as error:
     read(name, content)
   assert '\n' not in str(error.value)

@@ -1,4 +1,4 @@
-"""Texts out of JSON: a field of each record."""
+"""Extracts texts from JSON and JSON Lines: one field of each record."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -8,20 +8,25 @@ from training.config import ConfigError
 
 
 def is_json_lines(name: str) -> bool:
-  """Whether a file of this name has a record on each line."""
+  """Whether a file of this name is JSON Lines: one record per line."""
   return name.lower().endswith(('.jsonl', '.ndjson'))
 
 
 def is_json(name: str) -> bool:
-  """Whether a file of this name is one JSON value."""
+  """Whether a file of this name is a single JSON value."""
   return name.lower().endswith('.json')
 
 
 def json_texts(name: str, content: bytes, field: str) -> list[bytes]:
-  """The texts in a JSON file: an array of records or of strings, one record, or, as many such files are, JSON Lines.
+  """Returns the texts in a JSON file: an array of records or strings, one record, or JSON Lines despite its name.
+
+  Args:
+    name: the file, for messages.
+    content: its bytes; those that are not valid UTF-8 are replaced.
+    field: the field of each record that has the text.
 
   Raises:
-    ConfigError: if it is nothing of the kind, or a record has no text in the field.
+    ConfigError: if the content is none of these, or a record has no text in the field.
   """
   try:
     value = json.loads(content.decode('utf-8', 'replace'))
@@ -33,20 +38,25 @@ def json_texts(name: str, content: bytes, field: str) -> list[bytes]:
   if isinstance(value, dict):
     if field not in value:
       raise ConfigError(
-        f'data.paths: {name} is one JSON object without the field {field!r}: write an array of records or of strings, '
-        f'or set data.text_field ({_fields(value)})'
+        f'data.paths: {name} is a single JSON object without the field {field!r}: write an array of records or '
+        f'strings, or set data.text_field ({_text_fields(value)})'
       )
     value = [value]
   if not isinstance(value, list):
-    raise ConfigError(f'data.paths: {name} is no JSON array: write an array of records or of strings')
+    raise ConfigError(f'data.paths: {name} is not a JSON array: write an array of records or strings')
   return list(_texts(name, 'record', enumerate(value, start=1), field, strings=True))
 
 
 def json_line_texts(name: str, content: bytes, field: str) -> list[bytes]:
-  """One field of each line that is not blank; what is not UTF-8, which JSON must be, is replaced.
+  """Returns the texts in a JSON Lines file, of all lines that are not blank.
+
+  Args:
+    name: the file, for messages.
+    content: its bytes; those that are not valid UTF-8 are replaced.
+    field: the field of each record that has the text.
 
   Raises:
-    ConfigError: for the first line that is no JSON object with text in the field.
+    ConfigError: for the first line that is not a JSON object with text in the field.
   """
   return list(_texts(name, 'line', _lines(name, content), field, strings=False))
 
@@ -61,27 +71,26 @@ def _lines(name: str, content: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _texts(name: str, kind: str, records: Iterable[tuple[int, Any]], field: str, strings: bool) -> Iterator[bytes]:
-  """The text of each record that has any."""
+  """Yields the text of each (number, record), encoded as UTF-8, except empty ones."""
   for number, record in records:
-    place = f'data.paths: {name}, {kind} {number}'
+    where = f'data.paths: {name}, {kind} {number}'
     if strings and isinstance(record, str):
       text = record
     elif not isinstance(record, dict):
-      raise ConfigError(f'{place} is no JSON object: each {kind} must be one{" or a string" if strings else ""}')
+      raise ConfigError(f'{where} is not a JSON object: each {kind} must be one{" or a string" if strings else ""}')
     elif not isinstance(record.get(field), str):
-      raise ConfigError(f'{place} has no text in the field {field!r}: set data.text_field ({_fields(record)})')
+      raise ConfigError(f'{where} has no text in the field {field!r}: set data.text_field ({_text_fields(record)})')
     else:
       text = record[field]
     if '\0' in text:
-      raise ConfigError(f'{place} has a NUL character, as no text does: remove it')
+      raise ConfigError(f'{where} contains a NUL character, which text does not: remove it')
     if text:
       yield text.encode('utf-8', 'replace')
 
 
-def _fields(record: dict[str, Any]) -> str:
-  return (
-    f'there is {", ".join(name for name, value in record.items() if isinstance(value, str)) or "no field with text"}'
-  )
+def _text_fields(record: dict[str, Any]) -> str:
+  names = ', '.join(name for name, value in record.items() if isinstance(value, str))
+  return f'fields with text: {names or "none"}'
 
 
 def _is_record(line: bytes) -> bool:
