@@ -9,18 +9,14 @@ Command: python -m docs.draw_block
 from pathlib import Path
 from typing import NamedTuple
 
+from docs.svg import ACCENT, BLACK, box, document, line, text
 from model import ModelConfig
 from model.norm_placement import NORM_PLACEMENTS
 
 PICTURE = Path(__file__).with_name('block.svg')
 WIDTH, HEIGHT = 900, 452
-BLACK, GREY, TAP = '#1A1A1A', '#6B6B6B', '#D55E00'
-FILL = {'norm': '#FBE3B5', 'branch': '#D3E6F3'}
+NORM, BRANCH = '#FBE3B5', '#D3E6F3'  # fills
 NOTES = {'deepnorm': 'a = (2L)^¼', 'sandwich': 'M: a second norm'}
-STYLE = (
-  'text{font:13px Helvetica,Arial,sans-serif;fill:#1A1A1A}.small{font-size:11px;fill:#6B6B6B}.tap{fill:#D55E00}'
-  '.middle{text-anchor:middle}.bold{font-weight:bold}'
-)
 
 
 class Sublayer(NamedTuple):
@@ -54,26 +50,6 @@ def trace(placement: str) -> Sublayer:
   return Sublayer(branch, output, f'y = {wiring.output(total, N)}')
 
 
-def text(x: float, y: float, content: str, kind: str = '') -> str:
-  """A line of text; `kind` is a class of STYLE."""
-  return f'<text x="{x:g}" y="{y:g}" class="{kind}">{content}</text>'
-
-
-def line(points: str, colour: str = BLACK, arrow: bool = False, dashed: bool = False) -> str:
-  """A polyline."""
-  end = ' marker-end="url(#forward)"' if arrow and not dashed else ' marker-end="url(#backward)"' if arrow else ''
-  dashes = ' stroke-dasharray="4 3"' if dashed else ''
-  return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.4"{dashes}{end}/>'
-
-
-def box(x: float, y: float, width: float, name: str, kind: str) -> str:
-  """A box around (x, y), its left edge at x."""
-  return (
-    f'<rect x="{x:g}" y="{y - 13:g}" width="{width:g}" height="26" rx="4" fill="{FILL[kind]}" stroke="{BLACK}"/>'
-    + text(x + width / 2, y + 4.5, name, 'middle')
-  )
-
-
 def plus(x: float, y: float) -> str:
   """The sum of the two paths."""
   return f'<circle cx="{x:g}" cy="{y:g}" r="9" fill="white" stroke="{BLACK}"/>' + text(x, y + 4.5, '+', 'middle')
@@ -81,7 +57,7 @@ def plus(x: float, y: float) -> str:
 
 def tap(x: float, y: float) -> str:
   """A fork of the stream, where the gradient is measured."""
-  return f'<circle cx="{x:g}" cy="{y:g}" r="5.5" fill="{TAP}" stroke="white" stroke-width="1.5"/>'
+  return f'<circle cx="{x:g}" cy="{y:g}" r="5.5" fill="{ACCENT}" stroke="white" stroke-width="1.5"/>'
 
 
 def sublayer(x: float, y: float, width: float, boxes: Sublayer, branch_name: str, rise: float) -> str:
@@ -94,10 +70,10 @@ def sublayer(x: float, y: float, width: float, boxes: Sublayer, branch_name: str
   left = x
   for name, box_width in zip(boxes.branch, widths, strict=True):
     left += gap
-    parts.append(box(left, y - rise, box_width, names[name], 'branch' if name == 'F' else 'norm'))
+    parts.append(box(left, y - rise, box_width, 26, names[name], BRANCH if name == 'F' else NORM))
     left += box_width
   parts += [plus(end, y), tap(x, y)]
-  parts += [box(end + 18 + 36 * k, y, 26, names[name], 'norm') for k, name in enumerate(boxes.output)]
+  parts += [box(end + 18 + 36 * k, y, 26, 26, names[name], NORM) for k, name in enumerate(boxes.output)]
   return ''.join(parts)
 
 
@@ -116,17 +92,17 @@ def block() -> str:
   ]  # fmt: skip
   for start in (60, 410):
     parts += [
-      line(f'{start + 310},{y + 14} {start + 12},{y + 14}', TAP, arrow=True, dashed=True),
-      line(f'{start + 308},{y - rise + 18} {start + 12},{y - rise + 18}', TAP, arrow=True, dashed=True),
-      text(start + 165, y + 30, 'backward: a g', 'small tap middle'),
-      text(start + 165, y - rise + 33, 'backward: Jᵀg', 'small tap middle'),
+      line(f'{start + 310},{y + 14} {start + 12},{y + 14}', ACCENT, arrow=True, dashed=True),
+      line(f'{start + 308},{y - rise + 18} {start + 12},{y - rise + 18}', ACCENT, arrow=True, dashed=True),
+      text(start + 165, y + 30, 'backward: a g', 'small accent middle'),
+      text(start + 165, y - rise + 33, 'backward: Jᵀg', 'small accent middle'),
     ]
   return ''.join(
     [
       *parts,
       tap(28, 198),
       text(40, 202, 'fork with a gradient tap: the backward pass measures |skip|², |branch|² and their inner product'
-      ' at every sublayer, and |g|² at the output of the stack', 'small tap'),
+      ' at every sublayer, and |g|² at the output of the stack', 'small accent'),
     ]
   )  # fmt: skip
 
@@ -138,7 +114,7 @@ def panel(x: float, y: float, placement: str) -> str:
   note = '; '.join([*([NOTES[placement]] if placement in NOTES else []), final])
   return (
     text(x, y, placement, 'bold')
-    + text(x + 262, y, boxes.equation).replace('class=', 'text-anchor="end" class=')
+    + text(x + 262, y, boxes.equation, 'end')
     + line(f'{x},{y + 66} {x + 20},{y + 66}')
     + line(f'{x + 220},{y + 66} {x + 260},{y + 66}', arrow=True)
     + sublayer(x + 20, y + 66, 200, boxes, 'F', 40)
@@ -148,21 +124,8 @@ def panel(x: float, y: float, placement: str) -> str:
 
 def picture() -> str:
   """The whole drawing, as SVG."""
-  arrows = ''.join(
-    f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-    f'<path d="M0 0L8 4L0 8z" fill="{colour}"/></marker>'
-    for name, colour in (('forward', BLACK), ('backward', TAP))
-  )
   panels = [panel(20 + 300 * (k % 3), 240 + 114 * (k // 3), name) for k, name in enumerate(NORM_PLACEMENTS)]
-  lines = [
-    f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}">',
-    f'<style>{STYLE}</style><defs>{arrows}</defs><rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-    block(),
-    line(f'20,216 {WIDTH - 20},216', '#E4E4E4'),
-    *panels,
-    '</svg>',
-  ]
-  return '\n'.join(lines) + '\n'
+  return document(WIDTH, HEIGHT, [block(), line(f'20,216 {WIDTH - 20},216', '#E4E4E4'), *panels])
 
 
 if __name__ == '__main__':

@@ -1,0 +1,49 @@
+"""Every module, function, field and file that the documentation names exists."""
+
+import functools
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from training.config import known_paths
+
+PROJECT = Path(__file__).parents[2]
+PAGES = [page for page in (*PROJECT.glob('*.md'), *(PROJECT / 'docs').glob('*.md')) if page.name != 'CHANGELOG.md']
+NEW = {'experiments/shallow.py'}  # examples of files that a user adds
+FOLDERS = '(?:model|training|lab|configs|experiments|docs|tests)'
+NAME = re.compile(rf'`({FOLDERS}(?:\.\w+)+)(?:\([^`]*\))?`')
+FILE = re.compile(rf'`({FOLDERS}/[\w./]*)`')
+NAME_IN_FILE = re.compile(rf'`(\w+)` (?:in |\()`({FOLDERS}/[\w./]+\.py)`')
+
+
+def resolves(name: str) -> bool:
+  """Whether `package.module.attribute` can be imported."""
+  parts = name.split('.')
+  for length in range(len(parts), 0, -1):
+    try:
+      module = importlib.import_module('.'.join(parts[:length]))
+    except ModuleNotFoundError:
+      continue
+    return functools.reduce(lambda value, part: getattr(value, part, None), parts[length:], module) is not None
+  return False
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_names_exist(page):
+  names = set(NAME.findall(page.read_text('utf8')))
+  fields = {field for path in known_paths() for field in (path, path.partition('.')[0])}
+  assert sorted(name for name in names if name not in fields and not resolves(name)) == []
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_files_exist(page):
+  named = set(FILE.findall(page.read_text('utf8')))
+  assert {name for name in named if not (PROJECT / name).exists()} <= NEW
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_names_are_in_the_files_named(page):
+  for name, file in NAME_IN_FILE.findall(page.read_text('utf8')):
+    assert re.search(rf'\b{name}\b', (PROJECT / file).read_text('utf8')), f'{name} in {file}'
