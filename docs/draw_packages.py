@@ -68,7 +68,7 @@ ROUTES = {
 FLOW = (
   ('flags', 'configs.flags.config_changes'),
   ('config', 'lab.core.plan.plan_runs'),
-  ('tokens', 'training.data.loading.train_batches'),
+  ('tokens', 'training.data.batches.train_batches'),
   ('model', 'model.transformer.apply'),
   ('step', 'training.step.make_train_step'),
   ('metrics', 'training.metrics.named_metrics'),
