@@ -9,7 +9,8 @@ from typing import Any, Literal
 from absl import flags
 
 from model.config import FeedForwardName, NormPlacement
-from training.config import Config, ConfigError, nearest_name, sections
+from training.config import Config, ConfigError, sections
+from training.known_names import nearest_name
 from training.paths import given_path
 
 PREFIX = 'config.'

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-from training.config import nearest_name
+from training.known_names import nearest_name
 
 LEARNING_RATE = ('config.optimizer.learning_rate', 'shared_learning_rate')
 # What other tools call it; of several names the first that the command has counts, or both where both may be meant.

@@ -7,7 +7,8 @@ from typing import Any
 from lab.core.experiment import Experiment, Grid
 from lab.core.names import check_variant_name
 from lab.core.reproduction import Expected, Reproduction
-from training.config import ConfigError, check_names, known_paths
+from training.config import ConfigError, known_paths
+from training.known_names import check_names
 
 
 def check_experiment(value: Any) -> None:

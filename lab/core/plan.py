@@ -10,8 +10,9 @@ from lab.core.experiment import Changes, Experiment
 from lab.core.names import check_experiment_name, check_variant_name, name_of
 from lab.core.registry import experiment_names
 from lab.core.run import Run
-from training.config import Config, ConfigError, check_names, known_paths
+from training.config import Config, ConfigError, known_paths
 from training.identity import SEED_FIELDS
+from training.known_names import check_names
 from training.run_files import locks, run_directory
 from training.run_files.stored_run import intact_result
 

@@ -18,7 +18,8 @@ from lab.core.experiment import Experiment
 from lab.core.moved_modules import describe_move
 from lab.core.reproduction import Reproduction
 from training.code_version import PROJECT
-from training.config import ConfigError, check_names
+from training.config import ConfigError
+from training.known_names import check_names
 
 FOLDER = PROJECT / 'experiments'
 CHECKS = {'EXPERIMENT': check_experiment, 'REPRODUCTION': check_reproduction}

@@ -8,7 +8,8 @@ from lab.analysis.recorded_run import RecordedRun
 from lab.analysis.tuning_results import Tuning
 from lab.core.experiment import Experiment
 from lab.figures.figure_style import missing_glyphs
-from training.config import ConfigError, check_names
+from training.config import ConfigError
+from training.known_names import check_names
 
 LONGEST = 80
 

@@ -10,7 +10,7 @@ from flax import nnx
 from model.block import Block
 from model.config import ModelConfig
 from model.residual import TAP_SIZE
-from training.config import check_names
+from training.known_names import check_names
 
 NO_TAPS = jnp.zeros((2, TAP_SIZE))
 

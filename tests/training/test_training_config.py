@@ -16,10 +16,10 @@ from training.config import (
   MeshConfig,
   OptimizerConfig,
   RunConfig,
-  Task,
   known_paths,
-  nearest_name,
 )
+from training.config_sections import Task
+from training.known_names import nearest_name
 
 REFUSED = [
   ({'data.task': 'kvj'}, "data.task='kvj': must be one of kjv, files, copy, associative_recall"),
@@ -34,7 +34,7 @@ REFUSED = [
   ({'data.task': 'copy', 'data.paths': 'a.txt'}, 'data.paths is read only with data.task=files, not copy'),
   (
     {'data.task': 'associative_recall', 'data.tokenizer': 't.json'},
-    'data.tokenizer does nothing with data.task=associative_recall, which makes its own tokens',
+    'data.tokenizer has no effect with data.task=associative_recall, which generates its tokens',
   ),
   (
     {'data.mask_documents': True},
@@ -61,11 +61,11 @@ REFUSED = [
   ({'optimizer.decay_fraction': 1.1}, 'optimizer.decay_fraction=1.1: must be above 0 and at most 1'),
   (
     {'optimizer.decay_fraction': 0.3},
-    'optimizer.decay_fraction is read only with optimizer.schedule=wsd, not cosine: leave it out',
+    'optimizer.decay_fraction is read only with optimizer.schedule=wsd, not cosine: omit it',
   ),
   (
     {'optimizer.decay_fraction': 1e-3, 'optimizer.schedule': 'wsd'},
-    'optimizer.decay_fraction=0.001 of run.steps=300 is no step: make it at least 0.00333, or set '
+    'optimizer.decay_fraction=0.001 of run.steps=300 rounds to no step: make it at least 0.00333, or set '
     'optimizer.schedule=constant',
   ),
   (
@@ -89,7 +89,7 @@ REFUSED = [
   ({'run.checkpoint_every': -1}, 'run.checkpoint_every=-1: must be at least 0'),
   ({'run.keep_checkpoints': 0}, 'run.keep_checkpoints=0: must be at least 1'),
   ({'inspect.level': 'all'}, "inspect.level='all': must be one of off, norms, full"),
-  ({'mesh.data': 0}, 'mesh.data=0: must be at least 1, or -1 for all the devices that are left'),
+  ({'mesh.data': 0}, 'mesh.data=0: must be at least 1, or -1 for all remaining devices'),
   ({'mesh.fsdp': 0}, 'mesh.fsdp=0: must be at least 1'),
   *(
     (

@@ -104,8 +104,8 @@ def test_records_are_documents_and_the_checksum_includes_their_ends(tmp_path):
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'end_token': '<end>'}, r"^data\.end_token='<end>': of bytes the end token is called 'end'$"),
-    ({'task': 'copy', 'end_token': 'end'}, 'data.end_token does nothing with data.task=copy'),
+    ({'end_token': '<end>'}, r"^data\.end_token='<end>': without a tokenizer the end token is 'end'$"),
+    ({'task': 'copy', 'end_token': 'end'}, 'data.end_token has no effect with data.task=copy'),
     ({'mask_documents': True}, r'data\.mask_documents=True needs data\.end_token'),
   ],
 )
