@@ -41,7 +41,7 @@ from absl import app, flags
 from configs.flags import config_changes, define_config_flags
 from lab.cli.command_line import new_console, parse_flags, refuse
 from lab.commands import train
-from lab.launch import launchers, processes, slurm
+from lab.launch import distributed, launchers, slurm_flags
 from training.config import ConfigError
 from training.files import SaveFailed
 from training.run_files.locks import Moved
@@ -90,7 +90,7 @@ ESTIMATE = flags.DEFINE_bool(
   'mesh that is asked for, and say about how long all runs take here.',
 )  # fmt: skip
 define_config_flags()
-for module in (launchers, slurm, processes):
+for module in (launchers, slurm_flags, distributed):
   flags.adopt_module_key_flags(module)  # --help shows theirs too
 
 

@@ -10,7 +10,7 @@ from lab.commands.run_experiment import TrainingOutcome
 from lab.core import plan
 from lab.core.run import Run
 from lab.launch import worker_pool
-from lab.launch.launched import Launcher
+from lab.launch.launch_result import Launcher
 
 BEST = {'baseline': 4e-3, 'post_norm': 2e-3, 'relu': 1.6e-2}
 FLOORS = {'baseline': 2.3, 'post_norm': 2.28, 'relu': 2.35}

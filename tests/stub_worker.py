@@ -1,4 +1,4 @@
-"""A worker that trains nothing: it speaks the protocol of one, and does what its variant is called."""
+"""A worker that trains nothing: it follows the protocol of lab/launch/worker.py; the variant's name decides its end."""
 
 STUB = """
 print('welcome to this machine', end='')  # as a site's sitecustomize may

@@ -118,8 +118,8 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--init_from=a', '--config.run.init_from=b', '--name=x'], 'different things'),
     (['--workdir=short.txt/runs'], 'short.txt is a file'),
     (['--launcher=slrum'], 'should be one of <local|slurm>'),
-    (['--slurm_gpus=1'], '--slurm_gpus is for --launcher=slurm: add that, or leave this out'),
-    (['--launcher=local', '--slurm_time=1:00:00'], '--slurm_time is for --launcher=slurm'),
+    (['--slurm_gpus=1'], '--slurm_gpus requires --launcher=slurm: add that, or omit this flag'),
+    (['--launcher=local', '--slurm_time=1:00:00'], '--slurm_time requires --launcher=slurm'),
     (['--launcher=slurm', '--slurm_time=soon'], '--slurm_time=soon: write minutes, hours:minutes:seconds or'),
     (['--launcher=slurm', '--slurm_time=1', '--dry_run'], '--slurm_time=1: must be at least 3 minutes'),
     (['--launcher=slurm', '--slurm_gpus=-1'], 'slurm_gpus'),
@@ -134,13 +134,13 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
       'mesh.fsdp=4): make it a multiple of 32',
     ),
     (['--experiment=block', '--config.mesh.data=2'], 'make 2 devices, which is not the one device that this run has'),
-    (['--name=x', '--process_id=1'], '--num_processes and --process_id go together: give all three, or none'),
+    (['--name=x', '--process_id=1'], '--num_processes and --process_id go together: set all three, or none'),
     (['--name=x', *processes('nowhere', 2, 0)], '--coordinator=nowhere: write host:port, as in'),
     (['--name=x', *processes('node:port', 2, 0)], '--coordinator=node:port: write host:port, as in'),
     (['--name=x', *processes('node:1', 0, 0)], '--num_processes=0: must be at least 1'),
-    (['--name=x', *processes('node:1', 2, 2)], '--process_id=2: of 2 processes, counted from 0, the last is 1'),
-    (['--name=x', *processes('node:1', 2, -1)], '--process_id=-1: of 2 processes, counted from 0, the last is 1'),
-    (['--tune', *processes('node:1', 2, 0)], '2 processes train one run together, and this is 20: give each'),
+    (['--name=x', *processes('node:1', 2, 2)], '--process_id=2: must be between 0 and 1, with --num_processes=2'),
+    (['--name=x', *processes('node:1', 2, -1)], '--process_id=-1: must be between 0 and 1'),
+    (['--tune', *processes('node:1', 2, 0)], '2 processes train one run together, but this command has 20: start'),
     (
       ['--name=x', '--config.mesh.data=4', *processes('node:1', 3, 0)],
       'mesh.data=4 and mesh.fsdp=1 make 4 devices, which is not the 6 devices that this run has',
@@ -149,7 +149,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
   ],
 )
 def test_a_mistake_is_told_in_one_line_and_nothing_is_written(arguments, message, place, capfd, monkeypatch):
-  monkeypatch.setattr('lab.launch.processes.PATIENCE', 0.1)
+  monkeypatch.setattr('lab.launch.distributed.JOIN_TIMEOUT', 0.1)
   refused(arguments, message, place, capfd)
 
 
@@ -157,7 +157,10 @@ def test_a_mistake_is_told_in_one_line_and_nothing_is_written(arguments, message
 def test_where_there_is_no_slurm_it_is_said(more, place, capfd, monkeypatch):
   monkeypatch.setenv('PATH', str(place))
   refused(
-    ['--launcher=slurm', *more], '--launcher=slurm: there is no sbatch here; run this where Slurm is', place, capfd
+    ['--launcher=slurm', *more],
+    '--launcher=slurm: sbatch was not found; run this on a machine with Slurm',
+    place,
+    capfd,
   )
   monkeypatch.setitem(sys.modules, 'submitit', None)
   for what in ([], ['--dry_run']):
@@ -168,5 +171,5 @@ def test_where_there_is_no_slurm_it_is_said(more, place, capfd, monkeypatch):
 def test_what_makes_devices_is_named_where_a_run_does_not_divide_over_them(place, capfd, monkeypatch):
   monkeypatch.delenv('XLA_FLAGS', raising=False)
   monkeypatch.setenv('JAX_NUM_CPU_DEVICES', '3')
-  message = 'make it a multiple of 3; JAX_NUM_CPU_DEVICES=3 makes these devices'
+  message = 'make it a multiple of 3; JAX_NUM_CPU_DEVICES=3 sets this number of devices'
   refused(['--name=x', '--config.data.task=copy'], message, place, capfd)

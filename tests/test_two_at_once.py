@@ -74,6 +74,6 @@ def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
 
   monkeypatch.setattr('lab.report.report.write', write)
   with pytest.raises(Stop):
-    run_experiment.run_experiment(experiment, [run], launchers.local(), Console(), 'python train.py')
+    run_experiment.run_experiment(experiment, [run], launchers.local_launcher(), Console(), 'python train.py')
   with locks.locked(tmp_path / 'trial' / 'lock'):
     pass

@@ -53,10 +53,10 @@ def main(console: Console) -> int:
     table = steps.peers_table if chosen else steps.speed_table
     console.print(table(SIZE.value, TURNS.value))
     return 0
-  place = devices.worker_places(workers=1, whole_machine=True)[0]
-  if not place.environment.items() <= os.environ.items():  # as a run has it; it takes effect at the start of a process
+  slot = devices.worker_slots(workers=1, whole_machine=True)[0]
+  if not slot.environment.items() <= os.environ.items():  # as a run has it; it takes effect at the start of a process
     command = [sys.executable, '-m', 'lab.benchmark', *sys.argv[1:]]
-    os.execve(sys.executable, command, os.environ | place.environment)
+    os.execve(sys.executable, command, os.environ | slot.environment)
   if CORE.value is not None:
     os.sched_setaffinity(0, {CORE.value})
   run_inline()  # likewise

@@ -17,7 +17,7 @@ from rich.console import Console
 from lab.cli.tables import new_table
 from lab.core.run import Run
 from lab.launch import devices
-from lab.launch.forecast import Forecast, of_finished, seconds, together
+from lab.launch.time_estimate import TimeEstimate, run_seconds, speed_of_finished_runs, total_seconds
 from model.counts import flops_per_token, num_parameters
 from training.config import Config
 from training.mesh import make_mesh, mesh_shape
@@ -43,10 +43,10 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
     ConfigError: if a batch does not divide over its mesh.
   """
   largest = max((run.config.mesh for run in runs), key=lambda mesh: mesh.named)
-  places = devices.worker_places(workers, whole_machine=len(runs) == 1, mesh=largest)[: len(runs)]
-  there = places[0].devices
-  if places[0].core is not None and hasattr(os, 'sched_setaffinity'):
-    os.sched_setaffinity(0, {places[0].core})  # as a worker's, before JAX counts the cores
+  slots = devices.worker_slots(workers, whole_machine=len(runs) == 1, mesh=largest)[: len(runs)]
+  there = slots[0].devices
+  if slots[0].core is not None and hasattr(os, 'sched_setaffinity'):
+    os.sched_setaffinity(0, {slots[0].core})  # as a worker's, before JAX counts the cores
   if largest.named > there:
     jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_num_cpu_devices', max(largest.named, there))
@@ -54,7 +54,7 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
   title = f'a training step, compiled for {jax.default_backend()}; mesh: data x fsdp; MB: of one device'
   table = new_table(title, ('variant', *COLUMNS))
   timed: dict[str, float] = {}
-  speed, basis = of_finished(workdir_of(runs[0].directory), places[0], [run.config for run in runs])
+  speed, basis = speed_of_finished_runs(workdir_of(runs[0].directory), slots[0], [run.config for run in runs])
   for run in runs:
     if run.seed == runs[0].seed:
       row, compiled = _row(run, max(run.config.mesh.named, there))
@@ -63,9 +63,10 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
         timed[run.variant] = _tokens_per_second(run.config, compiled)
   console.print(table)
   if speed is not None or timed:
-    each = [seconds(run.config, speed(run.config) if speed else timed[run.variant]) for run in runs]
-    found = Forecast(together(each, len(places)), basis or f'from {STEPS} timed steps of each variant, one at a time')
-    console.print(found.line(len(runs), len(places)), soft_wrap=True)
+    each = [run_seconds(run.config, speed(run.config) if speed else timed[run.variant]) for run in runs]
+    basis = basis or f'from {STEPS} timed steps of each variant, one at a time'
+    found = TimeEstimate(total_seconds(each, len(slots)), basis)
+    console.print(found.sentence(len(runs), len(slots)), soft_wrap=True)
   return 0
 
 

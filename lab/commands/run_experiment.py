@@ -14,7 +14,7 @@ from lab.core.experiment import Experiment
 from lab.core.plan import check_directories
 from lab.core.run import Run
 from lab.launch import worker_pool
-from lab.launch.launched import Launcher
+from lab.launch.launch_result import Launcher
 from lab.report import report
 from training.data.loading import Data, load_data
 from training.data.splits import Split

@@ -18,8 +18,8 @@ from rich.text import Text
 from lab.cli.tables import new_table
 from lab.core.found_runs import found_runs
 from lab.core.run import Run
-from lab.launch.progress import Display
-from lab.launch.slurm import job_of
+from lab.launch.progress import ProgressDisplay
+from lab.launch.slurm import read_job_id
 from training.config import Config
 from training.files import Damaged
 from training.metric_names import TRAIN_LOSS
@@ -60,7 +60,7 @@ def status_of(run: Run) -> Status:
   except Damaged as error:
     rows, unread = [], error.what
   last = rows[-1] if rows else {'step': 0}
-  job, failure = job_of(run.directory), run_directory.read_failure(run.directory)
+  job, failure = read_job_id(run.directory), run_directory.read_failure(run.directory)
   trainer = locks.trainer(run.directory)
   note = f'job {job}' if job else ''
   result = None if damage else finished_result(run.directory, run.config)
@@ -121,7 +121,7 @@ def _print_table(found: Mapping[Run, Status], console: Console) -> None:
     if status.state == 'failed':
       failure = run_directory.read_failure(run.directory)
       start = failure.log_start if failure else 0
-      Display(console, 1, 0).failed(run, status.note, run.directory / 'log.txt', start)
+      ProgressDisplay(console, 1, 0).failed(run, status.note, run.directory / 'log.txt', start)
     elif not _is_short(status):
       console.print(f'{run.label}: {status.note}', markup=False, highlight=False, soft_wrap=True)
   counts = collections.Counter(status.state for status in found.values())

@@ -12,7 +12,8 @@ from lab.core import plan
 from lab.core.experiment import Changes, Experiment
 from lab.core.run import Run
 from lab.core.seeds import parse_seeds
-from lab.launch import launchers, processes
+from lab.launch import distributed, launchers
+from lab.launch.process_group import SINGLE_PROCESS
 from training.code_version import PROJECT
 from training.config import Config, ConfigError
 from training.paths import given_path
@@ -49,14 +50,14 @@ def run_request(request: TrainRequest, console: Console) -> int:
     from lab.commands.estimate import estimate
 
     return estimate(runs, console, request.workers)
-  together = processes.ALONE if request.status else processes.asked_for()
-  if together.count > 1 and (request.tune or len(runs) > 1):
+  group = SINGLE_PROCESS if request.status else distributed.from_flags_or_scheduler()
+  if group.count > 1 and (request.tune or len(runs) > 1):
     raise ConfigError(
-      f'{together.count} processes train one run together, and this is {len(runs)}: give each a command of its own'
+      f'{group.count} processes train one run together, but this command has {len(runs)}: start one command per run'
     )
-  launcher = None if request.status else launchers.from_flags(request.workers, together)
+  launcher = None if request.status else launchers.from_flags(request.workers, group)
   if launcher is not None:
-    launchers.check_memory(runs, together)
+    launchers.check_memory(runs, group)
   if request.tune:
     from lab.commands import tune
 
@@ -79,7 +80,7 @@ def run_request(request: TrainRequest, console: Console) -> int:
 
   options = ReportOptions(tuple(chosen.variants) if request.variants else (), names)
   return run_experiment(
-    experiment, runs, launcher, console, request.command, request.extend, tuning, together.index > 0, options
+    experiment, runs, launcher, console, request.command, request.extend, tuning, group.index > 0, options
   )
 
 

@@ -20,7 +20,7 @@ from lab.commands.run_experiment import train_runs
 from lab.core import plan
 from lab.core.experiment import Changes, Experiment
 from lab.core.run import Run
-from lab.launch.launched import Launcher
+from lab.launch.launch_result import Launcher
 from training.code_version import code_revision, distinct_versions
 from training.config import Config, ConfigError
 from training.files import Damaged

@@ -1,131 +1,115 @@
 """Which processes a scheduler has started together: Slurm, Open MPI, or a TPU pod.
 
-JAX finds out in the same way in jax.distributed.initialize, by classes of its own that are private (0.10.2); what we
-read of them is read here alone. It takes Slurm's number of tasks from SLURM_NTASKS, which in `salloc` and in a batch
-script is that of the whole job; how many run one command is the step's own number.
+jax.distributed.initialize detects this with private classes of JAX (0.10.2), and this is the only module that uses
+them. One difference: JAX takes the number of Slurm tasks from SLURM_NTASKS, which in `salloc` and in a batch script is
+that of the whole job. We take the number of tasks in the job step, which is how many run the same command.
 """
 
-import dataclasses
 import os
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from lab.launch.process_group import JOIN_TIMEOUT, ProcessGroup
 from training.config import ConfigError
 
-PATIENCE = 120  # seconds for all processes to come
-_SPECIAL_STEPS = 0xFFFFFFF0  # from here on: a batch script's step, `salloc`'s interactive one, the one of ssh
-_PORTS = 2**12  # the last of the ephemeral ones, as JAX has it
-_HOST_NAMESPACE = 'pid:[4026531836]'  # of process numbers, as of a process that is in no container
+# Slurm reserves the step numbers from here on: for a batch script, for an interactive `salloc`, for ssh.
+_FIRST_RESERVED_STEP = 0xFFFFFFF0
+_PORTS = 2**12  # use the last of the ephemeral ports, as JAX does
+_HOST_PID_NAMESPACE = 'pid:[4026531836]'  # the PID namespace of a process outside any container
 _UNKNOWN_MPI = (('OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_RANK'), ('PMI_SIZE', 'PMI_RANK'))
 
 
-@dataclasses.dataclass(frozen=True)
-class Started:
-  """What a scheduler says of the process that asks.
-
-  Attributes:
-    coordinator: host:port that process 0 is to listen on.
-    count: how many processes.
-    index: which of them asks.
-    local_index: which of its host it is, if each is to have one GPU there; else None.
-  """
-
-  coordinator: str
-  count: int
-  index: int
-  local_index: int | None
-
-
-def started_by_scheduler() -> Started | None:
-  """What the scheduler says; None if this process is on its own.
+def detect_process_group() -> ProcessGroup | None:
+  """The processes that the scheduler has started together; None if it has started this one alone.
 
   Raises:
-    ConfigError: if it is one of several that do not know where to meet.
+    ConfigError: if the scheduler has started several processes, but their coordinator is unknown.
   """
-  from jax._src.clusters import ClusterEnv  # it takes a while to import
+  from jax._src.clusters import ClusterEnv  # slow to import
 
   known = {env.name: env for env in ClusterEnv._cluster_types}
   environment = os.environ
   try:
     if known['ompi'].is_env_present():
-      return _read(known['ompi'], int(environment['OMPI_COMM_WORLD_SIZE']))
-    tasks = step_tasks(environment)
+      return _process_group(known['ompi'], int(environment['OMPI_COMM_WORLD_SIZE']))
+    tasks = tasks_in_step(environment)
     _check_mpi(environment, tasks)
     if tasks > 1 and known['slurm'].is_env_present():
-      return _read(known['slurm'], tasks, environment.get('JAX_COORDINATOR_PORT') or slurm_port(environment))
+      return _process_group(known['slurm'], tasks, environment.get('JAX_COORDINATOR_PORT') or port_of_step(environment))
     for name in ('gketpu', 'gcetpu'):
       if known[name].is_env_present():
-        return _read(known[name], known[name].get_process_count())
+        return _process_group(known[name], known[name].get_process_count())
   except ConfigError:
     raise
-  except (ValueError, LookupError, OSError, RuntimeError, ImportError) as error:  # variables cut short, no metadata
+  except (ValueError, LookupError, OSError, RuntimeError, ImportError) as error:  # broken variables, or no metadata
     raise ConfigError(
-      f'the scheduler does not say which processes run together ({type(error).__name__}: {error}): say so with '
+      f'cannot detect which processes run together ({type(error).__name__}: {error}): set '
       '--coordinator=host:port, --num_processes and --process_id'
     ) from None
   return None
 
 
-def step_tasks(environment: Mapping[str, str]) -> int:
-  """How many tasks of Slurm run the command that asks; 1 if Slurm did not start it as one of several.
+def tasks_in_step(environment: Mapping[str, str]) -> int:
+  """The number of tasks in the Slurm step of this process; 1 if it is not a task of a step.
 
-  A terminal belongs to one person, who typed the command once, whatever the shell's variables say. And variables that
-  a shell has inherited from a step, as in tmux, are of no task if that step's process is not above this one.
+  Two cases count as 1 although the variables of a step are set. A command typed in a terminal was started once. And a
+  shell may have inherited the variables of a step it no longer belongs to, as in tmux: then the process of the step's
+  task is not an ancestor of this one.
   """
   step, tasks = environment.get('SLURM_STEP_ID', ''), environment.get('SLURM_STEP_NUM_TASKS', '')
-  if not step.isdecimal() or not tasks.isdecimal() or int(step) >= _SPECIAL_STEPS:
+  if not step.isdecimal() or not tasks.isdecimal() or int(step) >= _FIRST_RESERVED_STEP:
     return 1
   if sys.stdin is not None and sys.stdin.isatty():
     return 1
   task = environment.get('SLURM_TASK_PID', '')
-  if task.isdecimal() and _numbers_are_the_hosts() and int(task) not in _ancestors():
+  if task.isdecimal() and _in_host_pid_namespace() and int(task) not in _ancestors():
     return 1
   return int(tasks)
 
 
-def slurm_port(environment: Mapping[str, str]) -> str:
-  """A port for the processes of a step: another for each job, and for each step of a job."""
+def port_of_step(environment: Mapping[str, str]) -> str:
+  """A port for the coordinator of a Slurm step, which differs between jobs and between the steps of a job."""
   number = int(environment['SLURM_JOB_ID']) + 31 * int(environment['SLURM_STEP_ID'])
   return str(2**16 - _PORTS + number % _PORTS)
 
 
-def _read(env, count: int, port: str | None = None) -> Started | None:
+def _process_group(env, count: int, port: str | None = None) -> ProcessGroup | None:
   if count == 1:
     return None
   port = port or os.environ.get('JAX_COORDINATOR_PORT')
-  coordinator = env.get_coordinator_address(timeout_secs=PATIENCE, override_coordinator_port=port)
-  return Started(coordinator, count, env.get_process_id(), env.get_local_process_id())
+  coordinator = env.get_coordinator_address(timeout_secs=JOIN_TIMEOUT, override_coordinator_port=port)
+  return ProcessGroup(coordinator, count, env.get_process_id(), env.get_local_process_id())
 
 
 def _check_mpi(environment: Mapping[str, str], slurm_tasks: int) -> None:
-  """Refuses to be one of several that were started by an MPI of which JAX knows no address."""
+  """Raises ConfigError if an MPI started several processes and JAX cannot find their coordinator."""
   for size, rank in _UNKNOWN_MPI:
     count = environment.get(size, '')
     if count.isdecimal() and int(count) not in (1, slurm_tasks):
       raise ConfigError(
-        f'{count} processes were started ({size}={count}), and nothing says where they meet: add '
+        f'{count} processes were started ({size}={count}), but their coordinator is unknown: add '
         f'--coordinator=host:port --num_processes={count} --process_id=${rank}'
       )
 
 
-def _numbers_are_the_hosts() -> bool:
-  """Whether processes have the numbers here that Slurm knows them by, as in no container of another namespace."""
+def _in_host_pid_namespace() -> bool:
+  """Whether process ids here are those that Slurm uses, which they are not in a container with its own namespace."""
   try:
-    return os.readlink('/proc/self/ns/pid') == _HOST_NAMESPACE
+    return os.readlink('/proc/self/ns/pid') == _HOST_PID_NAMESPACE
   except OSError:
     return False
 
 
 def _ancestors() -> set[int]:
-  """This process and those above it, as far as they can be seen."""
-  found, number = set[int](), os.getpid()
-  while number > 0 and number not in found:
-    found.add(number)
+  """The ids of this process and of its ancestors, as far as /proc shows them."""
+  found, pid = set[int](), os.getpid()
+  while pid > 0 and pid not in found:
+    found.add(pid)
     try:
-      parent = re.search(r'^PPid:\s*(\d+)', Path(f'/proc/{number}/status').read_text(), re.MULTILINE)
+      parent = re.search(r'^PPid:\s*(\d+)', Path(f'/proc/{pid}/status').read_text(), re.MULTILINE)
     except OSError:
       break
-    number = int(parent[1]) if parent else 0
+    pid = int(parent[1]) if parent else 0
   return found

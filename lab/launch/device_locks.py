@@ -1,8 +1,8 @@
-"""Who trains on which core or GPU of this machine: commands side by side take different ones as long as there are any.
+"""Locks on the cores and GPUs of this machine, so that commands that run at the same time use different ones.
 
-A worker's core is a file that its command holds a lock on, in a folder that all users share; a lock ends with its
-process. Where all are taken, each is taken once more, and so on: a level is one worker on every core. The numbers that
-a run comes to do not depend on which core it has.
+Each worker's device is a file on which its command holds a lock, in a folder that all users share; the lock is released
+when the command exits. Once every device has a worker, each gets a second one, and so on: the level of a worker is the
+number of workers that its device had before. The numbers that a run computes do not depend on its core.
 """
 
 import contextlib
@@ -15,49 +15,54 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-LEVELS = 64  # workers on one core; of more, nobody keeps count
+MAX_LEVELS = 64  # workers on one core that are counted
 FOLDER = Path('/tmp' if os.access('/tmp', os.W_OK) else tempfile.gettempdir()) / 'blocklab-devices'
 
 
-class Taken(NamedTuple):
-  """The devices of one worker, and how many workers the fullest of them had before."""
+class Reservation(NamedTuple):
+  """The devices reserved for one worker, and the most workers that any of them had before."""
 
   names: list[str]
   level: int
 
 
 @contextlib.contextmanager
-def taken(kind: str, names: Sequence[str], counts: Sequence[int]) -> Iterator[list[Taken]]:
-  """Takes devices for workers, those that the fewest workers have first; inside, they are theirs.
+def reserve(kind: str, names: Sequence[str], counts: Sequence[int]) -> Iterator[list[Reservation]]:
+  """Reserves devices for workers while the context is open, those with the fewest workers first.
+
+  Where locks cannot be used, the devices are chosen as if no other command were running.
 
   Args:
     kind: of the devices: `core`, `gpu` or `chip`.
-    names: of those there are to choose from.
-    counts: how many each worker is to have; none has one twice.
+    names: the devices to choose from.
+    counts: for each worker the number of distinct devices that it needs.
+
+  Yields:
+    The reservation of each worker.
   """
   with contextlib.ExitStack() as locks:
-    usable = _make_folder()
-    found, uses = [], dict.fromkeys(names, 0)
+    usable = _create_folder()
+    reserved, uses = [], dict.fromkeys(names, 0)
     for count in counts:
-      free = _take(kind, names, min(count, len(names)), locks) if usable else None
-      if free is None:
-        chosen = sorted(names, key=lambda name: uses[name])[:count]  # by what this command has taken itself
-        free = Taken(chosen, LEVELS if usable else max(uses[name] for name in chosen))
-      found.append(free)
-      for name in found[-1].names:
+      reservation = _lock_devices(kind, names, min(count, len(names)), locks) if usable else None
+      if reservation is None:
+        chosen = sorted(names, key=lambda name: uses[name])[:count]  # the least used by this command itself
+        reservation = Reservation(chosen, MAX_LEVELS if usable else max(uses[name] for name in chosen))
+      reserved.append(reservation)
+      for name in reservation.names:
         uses[name] += 1
-    yield found
+    yield reserved
 
 
-def own_level(workers: int, devices: int) -> int:
-  """The highest level that a command's own workers come to, with the machine to themselves."""
+def level_without_others(workers: int, devices: int) -> int:
+  """The highest level that a command's workers reach if no other command runs."""
   return math.ceil(workers / devices) - 1
 
 
-def _take(kind: str, names: Sequence[str], count: int, locks: contextlib.ExitStack) -> Taken | None:
-  """The devices of one worker; None if there are not enough that nobody has at some level."""
+def _lock_devices(kind: str, names: Sequence[str], count: int, locks: contextlib.ExitStack) -> Reservation | None:
+  """Locks the devices of one worker; None if fewer are free, even at the highest level."""
   chosen: list[str] = []
-  for level in range(LEVELS):
+  for level in range(MAX_LEVELS):
     for name in names:
       if len(chosen) < count and name not in chosen:
         lock = _lock(FOLDER / f'{kind}-{re.sub(r"[^A-Za-z0-9-]", "_", name)}.{level}')
@@ -65,13 +70,13 @@ def _take(kind: str, names: Sequence[str], count: int, locks: contextlib.ExitSta
           locks.callback(os.close, lock)
           chosen.append(name)
     if len(chosen) == count:
-      return Taken(chosen, level)
+      return Reservation(chosen, level)
   return None
 
 
-def _make_folder() -> bool:
-  """Makes the folder, for all users; whether there can be one, with locks in it."""
-  with contextlib.suppress(OSError):  # it is there, or cannot be: see below
+def _create_folder() -> bool:
+  """Creates the folder, writable by all users, and returns whether files in it can be locked."""
+  with contextlib.suppress(OSError):  # it exists, or cannot be created: the probe below shows which
     FOLDER.mkdir()
     FOLDER.chmod(0o1777)
   probe = None if FOLDER.is_symlink() else _open(FOLDER / 'probe')
@@ -79,9 +84,9 @@ def _make_folder() -> bool:
     return False
   try:
     fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:  # another command looks
+  except BlockingIOError:  # another command is probing
     return True
-  except OSError:  # a file system without locks, or one that locks only what is written to, as NFS does
+  except OSError:  # a file system without locks, or one that locks only files open for writing, such as NFS
     return False
   finally:
     os.close(probe)
@@ -89,7 +94,7 @@ def _make_folder() -> bool:
 
 
 def _lock(path: Path) -> int | None:
-  """A file, open and locked; None if it is locked already, or cannot be opened."""
+  """Opens and locks a file and returns its descriptor; None if it is locked already, or cannot be opened."""
   descriptor = _open(path)
   if descriptor is None:
     return None
@@ -102,11 +107,12 @@ def _lock(path: Path) -> int | None:
 
 
 def _open(path: Path) -> int | None:
-  """A file that is there, whoever made it, or a new one: only read, since a lock needs no more."""
-  for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CREAT):  # Linux lets nobody create over another user's file there
+  """Opens a file, or creates it. Read access is enough for a lock, and all that another user's file allows."""
+  # First without O_CREAT: Linux refuses it for another user's file in a sticky folder.
+  for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CREAT):
     with contextlib.suppress(OSError):
       descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
       with contextlib.suppress(OSError):
-        os.fchmod(descriptor, 0o644)  # its maker's umask may keep it from the others
+        os.fchmod(descriptor, 0o644)  # the umask may have denied other users read access
       return descriptor
   return None

@@ -1,4 +1,4 @@
-"""What there is to run on, and the environment a worker needs there."""
+"""The devices of this machine, and the slots on them in which workers run."""
 
 import dataclasses
 import functools
@@ -11,106 +11,125 @@ import sys
 from typing import NamedTuple
 
 from lab.cli.start_up import reason
-from lab.launch.processes import ALONE, Processes
+from lab.launch.process_group import SINGLE_PROCESS, ProcessGroup
 from training.config import ConfigError, MeshConfig
 from training.host import cores
 
-GPU_MEMORY = 0.9  # the share of a GPU's memory that all its workers reserve; a single one keeps JAX's default
+VARIABLES = {'gpu': 'CUDA_VISIBLE_DEVICES', 'chip': 'TPU_VISIBLE_CHIPS'}  # of the devices that a process may use
+GPU_MEMORY = 0.9  # the share of a GPU's memory that several workers reserve in total; a single one keeps JAX's default
 ACCELERATOR_PLUGINS = ('jax_cuda12_plugin', 'jax_cuda13_plugin', 'jax_rocm60_plugin', 'jax_rocm7_plugin', 'libtpu')
-# For processes that share a TPU host and do not talk to each other; as JAX's own jax/_src/test_multiprocess.py has it.
+# For independent processes that share a TPU host, as in JAX's own jax/_src/test_multiprocess.py.
 ONE_CHIP = {
   'TPU_CHIPS_PER_PROCESS_BOUNDS': '1,1,1', 'TPU_PROCESS_BOUNDS': '1,1,1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }  # fmt: skip
-PATIENCE = 300  # seconds; the first look at a pod takes minutes
-ANSWER = 'blocklab-devices'  # begins the line that counts, whatever else a site prints as Python starts
-ASK = f"""
+DETECTION_TIMEOUT = 300  # seconds; on a TPU pod the first detection takes minutes
+OUTPUT_MARK = 'blocklab-devices'  # starts the line with the result; a site may print others when Python starts
+# Some chips are two devices, so chips are counted by their coordinates.
+DETECTION_SCRIPT = f"""
 import jax
 devices, platform = jax.local_devices(), jax.default_backend()
 count = len({{tuple(device.coords) for device in devices}} if platform == 'tpu' else devices)
-print('\\n{ANSWER}', platform, count, devices[0].device_kind)
-"""  # some chips are two devices
+print('\\n{OUTPUT_MARK}', platform, count, devices[0].device_kind)
+"""
 
 ANY_MESH = MeshConfig()
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
-  """What JAX has found: 'cpu', 'gpu' or 'tpu'; how many GPUs or chips; their kind; and what it has said of it."""
+class DetectedDevices:
+  """The devices that JAX finds on this machine.
+
+  Attributes:
+    platform: 'cpu', 'gpu' or 'tpu'.
+    count: the number of GPUs or TPU chips; of a CPU, of its simulated devices.
+    kind: the model of the device; empty if JAX was not started to find out.
+    messages: what JAX wrote to stderr.
+  """
 
   platform: str
   count: int
   kind: str
-  said: str
+  messages: str
 
 
-class Place(NamedTuple):
-  """Where one worker runs: one core (None: all of them), what its environment adds, and the devices it has there."""
+class WorkerSlot(NamedTuple):
+  """Where one worker runs.
+
+  Attributes:
+    core: the CPU core that it is pinned to; None: it may use all cores.
+    environment: variables to add to its environment.
+    devices: how many JAX devices it has.
+  """
 
   core: int | None
   environment: dict[str, str]
   devices: int = 1
 
 
-def worker_places(
-  workers: int, whole_machine: bool, mesh: MeshConfig = ANY_MESH, processes: Processes = ALONE
-) -> list[Place]:
-  """A place for each worker: on a CPU one core each, on a GPU host one GPU each, on a TPU host one chip each.
+def worker_slots(
+  workers: int, whole_machine: bool, mesh: MeshConfig = ANY_MESH, group: ProcessGroup = SINGLE_PROCESS
+) -> list[WorkerSlot]:
+  """A slot for each worker: on a CPU one core each, on a GPU host one GPU each, on a TPU host one chip each.
 
   Args:
-    workers: how many; 0: one for each core, GPU or chip. A chip of a TPU serves one process alone.
-    whole_machine: one worker, with every core, with every chip, or with the GPUs that its mesh names (a single run).
-    mesh: of a single run; on a CPU it has as many devices as that names, which share the cores.
-    processes: that train it together, and each have a part of the mesh.
+    workers: the number of workers; 0: one for each core, GPU or chip. A TPU chip cannot be shared by several processes.
+    whole_machine: whether there is one worker, which has every core, every chip, or as many GPUs as its mesh names.
+    mesh: of the run, if there is one worker. On a CPU that many devices are simulated, which share the cores.
+    group: the processes that train the run together, each with a part of the mesh.
 
   Raises:
     ConfigError: if there is an accelerator that JAX cannot use.
   """
-  platform, devices = _accelerators()
-  named = math.ceil(mesh.named / processes.count)
-  if platform == 'gpu' and processes.local_index is not None:  # Slurm may show each process its own GPU, or all of them
-    gpus = visible('CUDA_VISIBLE_DEVICES', devices)
-    return [Place(None, {'CUDA_VISIBLE_DEVICES': gpus[processes.local_index % len(gpus)]})]
+  detected = detect_devices()
+  platform, devices = detected.platform, detected.count
+  named = math.ceil(mesh.named / group.count)
+  if platform == 'gpu' and group.local_index is not None:  # Slurm may show each process its own GPU, or all of them
+    gpus = visible_devices('CUDA_VISIBLE_DEVICES', devices)
+    return [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': gpus[group.local_index % len(gpus)]})]
   if platform == 'gpu' and whole_machine:
     count = devices if mesh.data == -1 else min(named, devices)
-    return [Place(None, {'CUDA_VISIBLE_DEVICES': ','.join(visible('CUDA_VISIBLE_DEVICES', devices)[:count])}, count)]
+    gpus = visible_devices('CUDA_VISIBLE_DEVICES', devices)[:count]
+    return [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': ','.join(gpus)}, count)]
   if platform == 'gpu':
     count = workers or devices
-    share = math.ceil(count / devices)
-    memory = {} if share == 1 else {'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{GPU_MEMORY / share:.2f}'}
-    gpus = visible('CUDA_VISIBLE_DEVICES', devices)
-    return [Place(None, {'CUDA_VISIBLE_DEVICES': gpus[k % devices]} | memory) for k in range(count)]
+    per_gpu = math.ceil(count / devices)
+    memory = {} if per_gpu == 1 else {'XLA_PYTHON_CLIENT_MEM_FRACTION': f'{GPU_MEMORY / per_gpu:.2f}'}
+    gpus = visible_devices('CUDA_VISIBLE_DEVICES', devices)
+    return [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': gpus[k % devices]} | memory) for k in range(count)]
   if platform == 'tpu' and devices > 1 and not whole_machine:
-    chips = visible('TPU_VISIBLE_CHIPS', devices)
-    return [Place(None, {'TPU_VISIBLE_CHIPS': chip} | ONE_CHIP) for chip in chips[: workers or devices]]
+    chips = visible_devices('TPU_VISIBLE_CHIPS', devices)
+    return [WorkerSlot(None, {'TPU_VISIBLE_CHIPS': chip} | ONE_CHIP) for chip in chips[: workers or devices]]
   if platform != 'cpu':
-    return [Place(None, {}, devices)]
-  own = cores()
-  environment = cpu_environment(several=max(mesh.named, devices, processes.count) > 1)
-  environment['NPROC'] = str(len(own) if whole_machine else 1)  # threads of XLA's, which knows of no CPU quota
+    return [WorkerSlot(None, {}, devices)]
+  usable = cores()
+  environment = cpu_environment(several=max(mesh.named, devices, group.count) > 1)
+  environment['NPROC'] = str(len(usable) if whole_machine else 1)  # XLA's thread count; XLA ignores CPU quotas
   if whole_machine and named > devices:
-    return [Place(None, {**environment, 'JAX_NUM_CPU_DEVICES': str(named)}, named)]
+    return [WorkerSlot(None, {**environment, 'JAX_NUM_CPU_DEVICES': str(named)}, named)]
   if whole_machine:
-    return [Place(None, environment, devices)]
-  return [Place(own[k % len(own)], environment, devices) for k in range(workers or len(own))]
+    return [WorkerSlot(None, environment, devices)]
+  return [WorkerSlot(usable[k % len(usable)], environment, devices) for k in range(workers or len(usable))]
 
 
 def cpu_environment(several: bool) -> dict[str, str]:
-  """What the environment adds of a process that trains on a CPU: where its memory comes from, if malloc is glibc's.
+  """Environment variables for a process that trains on a CPU: settings of glibc's malloc, ignored by any other.
 
-  XLA allocates the buffers of a program anew at every execution. glibc would map each large one, fault its pages in and
-  give it back: a third of a step. Keeping them on heaps that never shrink, in huge pages, spares all of it.
+  XLA allocates the buffers of a program anew at every execution. By default glibc maps each large buffer, faults its
+  pages in, and unmaps it, which takes a third of a step. Allocating on heaps that never shrink, in huge pages, avoids
+  this.
 
   Args:
-    several: devices, whose programs run on threads of XLA's. A thread's own heap holds nothing over 64 MB, so that they
-      share the main one. That of one device runs where it is called (training/memory.py), and has the main one anyway.
+    several: whether there are several devices. Their programs run on XLA's threads, whose own heaps hold no buffer over
+      64 MB, so these settings make all threads use the main heap. The program of a single device runs in the calling
+      thread (training/memory.py), which uses the main heap anyway.
   """
   heaps = ':glibc.malloc.arena_max=1' if several else ''
-  kept = 'glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=0x1000000000:glibc.malloc.hugetlb=1'
-  return {'GLIBC_TUNABLES': kept + heaps}
+  reuse = 'glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=0x1000000000:glibc.malloc.hugetlb=1'
+  return {'GLIBC_TUNABLES': reuse + heaps}
 
 
-def simulated() -> tuple[int, str]:
-  """How many devices the environment makes of a CPU, and what of it does: (1, '') if nothing does."""
+def simulated_cpu_devices() -> tuple[int, str]:
+  """How many CPU devices the environment simulates, and the variable that does it; (1, '') if none does."""
   named = os.environ.get('JAX_NUM_CPU_DEVICES', '')
   if named.isdecimal() and int(named):
     return int(named), f'JAX_NUM_CPU_DEVICES={named}'
@@ -118,45 +137,41 @@ def simulated() -> tuple[int, str]:
   return (int(forced[-1]), f'XLA_FLAGS={os.environ["XLA_FLAGS"]}') if forced else (1, '')
 
 
-def visible(variable: str, devices: int) -> list[str]:
-  """The names of the devices this process may use: a scheduler, or the user, may have chosen some."""
-  given = os.environ.get(variable)
-  return [name.strip() for name in given.split(',')] if given else [str(k) for k in range(devices)]
+def visible_devices(variable: str, count: int) -> list[str]:
+  """The names of the devices that this process may use: those in the variable, else 0, 1, ... up to the count."""
+  names = os.environ.get(variable)
+  return [name.strip() for name in names.split(',')] if names else [str(k) for k in range(count)]
 
 
-def _accelerators() -> tuple[str, int]:
-  """('cpu' | 'gpu' | 'tpu', GPUs or chips)."""
-  found = ask_jax()
-  return found.platform, found.count
-
-
-def has_plugin() -> bool:
-  """Whether what JAX needs for a GPU or a TPU is installed."""
+def has_accelerator_plugin() -> bool:
+  """Whether a JAX plugin for GPUs or TPUs is installed."""
   return any(importlib.util.find_spec(plugin) for plugin in ACCELERATOR_PLUGINS)
 
 
-def ask_jax() -> Answer:
-  """What JAX finds here, asked of a process of its own: JAX would keep what it has looked at.
+def detect_devices() -> DetectedDevices:
+  """The devices that JAX finds. It is started in another process, because it would hold on to the devices in this one.
 
   Raises:
     ConfigError: if there is an accelerator that JAX cannot use.
   """
-  if not has_plugin() and os.environ.get('JAX_PLATFORMS', '').strip() in ('', 'cpu'):
-    return Answer('cpu', simulated()[0], '', '')
-  return _asked(frozenset(os.environ.items()))
+  if not has_accelerator_plugin() and os.environ.get('JAX_PLATFORMS', '').strip() in ('', 'cpu'):
+    return DetectedDevices('cpu', simulated_cpu_devices()[0], '', '')
+  return _detect_in_subprocess(frozenset(os.environ.items()))
 
 
 @functools.cache
-def _asked(environment: frozenset[tuple[str, str]]) -> Answer:
+def _detect_in_subprocess(environment: frozenset[tuple[str, str]]) -> DetectedDevices:
   try:
-    answer = subprocess.run(
-      [sys.executable, '-P', '-c', ASK], capture_output=True, text=True, errors='replace', stdin=subprocess.DEVNULL,
-      env=dict(environment), timeout=PATIENCE,
+    ended = subprocess.run(
+      [sys.executable, '-P', '-c', DETECTION_SCRIPT], capture_output=True, text=True, errors='replace',
+      stdin=subprocess.DEVNULL, env=dict(environment), timeout=DETECTION_TIMEOUT,
     )  # fmt: skip
   except subprocess.TimeoutExpired:
-    raise ConfigError(f'JAX has not found its devices within {PATIENCE} s: JAX_PLATFORMS=cpu does without') from None
-  lines = [line.split(maxsplit=3) for line in answer.stdout.splitlines() if line.startswith(ANSWER)]
-  if answer.returncode or not lines:
-    raise ConfigError(f'JAX cannot use this accelerator: {reason(answer)}')
-  _, platform, devices, kind = lines[-1]
-  return Answer(platform, int(devices), kind, answer.stderr.strip())
+    raise ConfigError(
+      f'JAX did not find its devices within {DETECTION_TIMEOUT} s: set JAX_PLATFORMS=cpu to train on the CPU'
+    ) from None
+  lines = [line.split(maxsplit=3) for line in ended.stdout.splitlines() if line.startswith(OUTPUT_MARK)]
+  if ended.returncode or not lines:
+    raise ConfigError(f'JAX cannot use this accelerator: {reason(ended)}')
+  _, platform, count, kind = lines[-1]
+  return DetectedDevices(platform, int(count), kind, ended.stderr.strip())

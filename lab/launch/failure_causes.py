@@ -1,4 +1,4 @@
-"""Why a worker ended without a word, or could not start: from its exit code, its log, and what the system counts."""
+"""Why a worker exited without reporting, or could not start: from its exit code, its log, and the system's counters."""
 
 import re
 import resource
@@ -6,63 +6,63 @@ import signal
 from pathlib import Path
 
 _HINTS = {
-  signal.SIGKILL: 'by someone, or by a system that was short of memory',
-  signal.SIGXCPU: 'its limit of processor time (ulimit -t) was reached',
-  signal.SIGBUS: 'a file it had mapped into memory could not be read, or its disk was full',
-  signal.SIGABRT: 'it aborted; its log says why',
+  signal.SIGKILL: 'by a user, or by the system because memory ran out',
+  signal.SIGXCPU: 'it reached its limit of CPU time (ulimit -t)',
+  signal.SIGBUS: 'a memory-mapped file could not be read, or the disk was full',
+  signal.SIGABRT: 'it aborted; see its log',
   signal.SIGSEGV: 'it crashed',
-  signal.SIGILL: 'it crashed: perhaps jaxlib is built for another processor',
+  signal.SIGILL: 'it crashed: jaxlib may have been built for another processor',
 }
-# As Python, XLA, LLVM and OpenBLAS say it.
+# As Python, XLA, LLVM and OpenBLAS report it.
 _NO_THREAD = re.compile(
   r"can't start new thread|pthread_create|Resource temporarily unavailable|thread constructor failed"
 )
 
 
-def of_exit(code: int, said: str = '', out_of_memory: bool = False) -> str:
-  """Why a worker ended, in one line.
+def describe_exit(code: int, log: str = '', out_of_memory: bool = False) -> str:
+  """Why a worker exited, in one line.
 
   Args:
-    code: its exit code; negative: the signal that killed it.
-    said: what it wrote to its log since it started.
-    out_of_memory: whether the system killed a process for want of memory meanwhile.
+    code: its exit code; if negative, minus the number of the signal that killed it.
+    log: what it has written to its log since it started the run.
+    out_of_memory: whether the system has killed a process for lack of memory since then.
   """
   if code >= 0:
-    what, hint = f'its process ended with code {code}', ''
+    text, hint = f'its process exited with code {code}', ''
   else:
     known = signal.Signals(-code) if -code in set(signal.Signals) else None
-    what = f'its process was killed by {known.name if known else f"signal {-code}"}'
+    text = f'its process was killed by {known.name if known else f"signal {-code}"}'
     hint = _HINTS.get(known, '') if known else ''
   if code == -signal.SIGKILL and out_of_memory:
-    hint = 'the system was out of memory: use fewer --workers, or a smaller model or batch'
-  elif _NO_THREAD.search(said):
-    hint = thread_limit()
-  return f'{what} ({hint})' if hint else what
+    hint = 'the system ran out of memory: use fewer --workers, or a smaller model or batch'
+  elif _NO_THREAD.search(log):
+    hint = describe_thread_limit()
+  return f'{text} ({hint})' if hint else text
 
 
-def of_error(error: BaseException) -> str:
-  """What an error that no part of the program expects is called: its type and first line, and a limit that was hit."""
-  what = f'{type(error).__name__}: {error}'.splitlines()[0]
-  return f'{what} ({thread_limit()})' if is_of_threads(error) else what
+def describe_error(error: BaseException) -> str:
+  """An unexpected exception in one line: its type, its message, and the limit on threads if that was the cause."""
+  text = f'{type(error).__name__}: {error}'.splitlines()[0]
+  return f'{text} ({describe_thread_limit()})' if is_thread_limit(error) else text
 
 
-def is_of_threads(error: BaseException) -> bool:
-  """Whether an error comes of a thread or process that could not be started."""
+def is_thread_limit(error: BaseException) -> bool:
+  """Whether an exception means that a thread or process could not be started."""
   return bool(_NO_THREAD.search(str(error)))
 
 
-def thread_limit() -> str:
-  """That no further process or thread could be started, and which limits decide."""
+def describe_thread_limit() -> str:
+  """That no further thread or process could be started, and which limits apply."""
   soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
   number = 'unlimited' if soft == resource.RLIM_INFINITY else str(soft)
   return (
-    f'no further thread or process could be started: raise the limit on them (ulimit -u is {number} here, and a '
-    'container may have its own), or use fewer --workers'
+    f'no further thread or process could be started: raise the limit (ulimit -u is {number} here, and a container may '
+    'have its own), or use fewer --workers'
   )
 
 
-def times_out_of_memory() -> int:
-  """How many processes the system has killed for want of memory since it started; 0 where it does not say."""
+def count_oom_kills() -> int:
+  """How many processes the system has killed for lack of memory since it booted; 0 if it does not count them."""
   try:
     found = re.search(r'^oom_kill (\d+)$', Path('/proc/vmstat').read_text(), re.MULTILINE)
   except OSError:  # not Linux

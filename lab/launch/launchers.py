@@ -1,4 +1,4 @@
-"""How runs are launched: in worker processes on this machine, as a Slurm job array, or not at all (--dry_run)."""
+"""The launchers of runs: worker processes on this machine, a Slurm array job, or a dry run, which trains nothing."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -8,10 +8,12 @@ from rich.console import Console
 
 from lab.cli import signals
 from lab.core.run import Run
-from lab.launch import devices, placement, slurm, worker_pool
-from lab.launch.launched import Launched, Launcher
-from lab.launch.processes import ALONE, Processes, check_coordinator
-from lab.launch.progress import Display
+from lab.launch import device_report, devices, placement, slurm, slurm_flags, worker_pool
+from lab.launch.devices import WorkerSlot
+from lab.launch.distributed import check_coordinator
+from lab.launch.launch_result import Launcher, LaunchResult
+from lab.launch.process_group import SINGLE_PROCESS, ProcessGroup
+from lab.launch.progress import ProgressDisplay
 from training.config import ConfigError
 from training.memory import check_fits
 from training.mesh import mesh_shape
@@ -19,103 +21,110 @@ from training.run_files import run_directory
 
 LAUNCHER = flags.DEFINE_enum(
   'launcher', 'local', ['local', 'slurm'],
-  'What trains the runs: `local`, worker processes on this machine; `slurm`, an array job, a task a run.',
+  'How to train the runs: `local`, in worker processes on this machine; `slurm`, in an array job, one task per run.',
 )  # fmt: skip
-DRY_RUN = flags.DEFINE_bool('dry_run', False, 'Print what would be run or submitted; start and write nothing.')
+DRY_RUN = flags.DEFINE_bool(
+  'dry_run', False, 'Print which runs would be trained, or the Slurm script, without starting or writing anything.'
+)
 
 
-def from_flags(workers: int, processes: Processes = ALONE) -> Launcher:
-  """What the flags ask for.
+def from_flags(workers: int, group: ProcessGroup = SINGLE_PROCESS) -> Launcher:
+  """The launcher that the flags select.
 
   Args:
-    workers: of the local launcher: runs at a time; 0: one a core or GPU.
-    processes: that train one run together, of which this is one.
+    workers: how many runs the local launcher trains at a time; 0: one per core or GPU.
+    group: the processes that train one run together, of which this is one.
 
   Raises:
-    ConfigError: if what the flags ask for cannot be.
+    ConfigError: if the flags contradict one another, or Slurm is not available.
   """
   if LAUNCHER.value == 'local':
-    slurm.check_unused()
-    return _dry_run(workers=workers, processes=processes) if DRY_RUN.value else local(workers, processes)
-  if processes.count > 1:
-    raise ConfigError('--launcher=slurm gives each run one process: of several that train one run, leave it out')
-  request = slurm.from_flags()
+    slurm_flags.check_unused()
+    return _dry_run_launcher(workers=workers, group=group) if DRY_RUN.value else local_launcher(workers, group)
+  if group.count > 1:
+    raise ConfigError('--launcher=slurm trains each run in one process: omit it to train a run with several processes')
+  resources = slurm_flags.from_flags()
   if DRY_RUN.value:
-    return _dry_run(lambda todo: slurm.script(request, todo))
-  slurm.check_available()
-  return lambda runs, todo, console: Launched([], slurm.submit(request, todo, console) if todo else None)
+    return _dry_run_launcher(lambda todo: slurm.batch_script(resources, todo))
+  slurm_flags.check_available()
+  return lambda runs, todo, console: LaunchResult([], slurm.submit(resources, todo, console) if todo else None)
 
 
-def check_memory(runs: Sequence[Run], processes: Processes) -> None:
-  """Raises ConfigError if a run cannot fit the memory of this machine; of an accelerator, its own runtime tells."""
-  if LAUNCHER.value == 'local' and processes is ALONE and devices.ask_jax().platform == 'cpu':
+def check_memory(runs: Sequence[Run], group: ProcessGroup) -> None:
+  """Raises ConfigError if a run does not fit in the memory of this machine. Not checked for accelerators."""
+  if LAUNCHER.value == 'local' and group is SINGLE_PROCESS and devices.detect_devices().platform == 'cpu':
     for run in runs:
       check_fits(run.config)
 
 
-def local(workers: int = 0, processes: Processes = ALONE) -> Launcher:
-  """Trains the runs here, so many at a time; 0: one a core or GPU. A run of one's own has the whole machine.
+def local_launcher(workers: int = 0, group: ProcessGroup = SINGLE_PROCESS) -> Launcher:
+  """A launcher that trains the runs in worker processes on this machine. A single custom run has the whole machine.
 
-  Of several processes that train one run together the first writes the report; the others have nothing left to do.
+  Args:
+    workers: how many runs to train at a time; 0: one per core or GPU.
+    group: the processes that train one run together; only process 0 writes the report.
   """
-  leads = processes.index == 0
+  is_first = group.index == 0
 
-  def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> Launched:
+  def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> LaunchResult:
     if not todo:
-      return Launched([], None if leads else 0)
-    places = _places(runs, workers, processes)
+      return LaunchResult([], None if is_first else 0)
+    slots = _worker_slots(runs, workers, group)
     for run in todo:
       try:
-        mesh_shape(run.config, places[0].devices * processes.count, processes.count)
+        mesh_shape(run.config, slots[0].devices * group.count, group.count)
       except ConfigError as error:
-        _, source = devices.simulated() if devices.ask_jax().platform == 'cpu' else (1, '')
-        raise ConfigError(f'{error}; {source} makes these devices' if source else str(error)) from None
-    check_coordinator(processes, console.print)
+        _, source = devices.simulated_cpu_devices() if devices.detect_devices().platform == 'cpu' else (1, '')
+        raise ConfigError(f'{error}; {source} sets this number of devices' if source else str(error)) from None
+    check_coordinator(group, console.print)
     with contextlib.ExitStack() as stack:
-      check = stack.enter_context(worker_pool.claimed(todo)) if leads else lambda: None
-      places, shared = stack.enter_context(placement.settled(places[: len(todo)], processes))
-      for line in placement.described(places, shared, processes):
+      check = stack.enter_context(worker_pool.claim(todo)) if is_first else lambda: None
+      slots, shared = stack.enter_context(placement.place_workers(slots[: len(todo)], group))
+      for line in device_report.describe_devices(slots, shared, group):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-      display = stack.enter_context(Display(console, len(runs), len(runs) - len(todo)))
-      failed, stopped = worker_pool.execute(todo, places, display, processes, check=check)
+      display = stack.enter_context(ProgressDisplay(console, len(runs), len(runs) - len(todo)))
+      failed, stopped = worker_pool.execute(todo, slots, display, group, check=check)
     if not stopped:
-      return Launched(failed, None if leads else int(bool(failed)))
+      return LaunchResult(failed, None if is_first else int(bool(failed)))
     left = len(worker_pool.unfinished(runs))
-    console.print(f'stopped: {len(runs) - left} of {len(runs)} runs are finished; the same command resumes from there')
-    return Launched(failed, signals.STOPPED)
+    console.print(
+      f'stopped: {len(runs) - left} of {len(runs)} runs are finished; run the same command again to resume the rest'
+    )
+    return LaunchResult(failed, signals.STOPPED)
 
   return launch
 
 
-def _places(runs: Sequence[Run], workers: int, processes: Processes) -> list[devices.Place]:
-  """Where the runs are trained. In an experiment a run has one core, so that its bits do not depend on the rest."""
-  lone = processes.count > 1 or (len(runs) == 1 and runs[0].experiment == 'custom')
-  return devices.worker_places(workers, lone, runs[0].config.mesh, processes)
+def _worker_slots(runs: Sequence[Run], workers: int, group: ProcessGroup) -> list[WorkerSlot]:
+  """The slots of the workers; a run of an experiment always has one core, so that its numbers do not depend on more."""
+  whole_machine = group.count > 1 or (len(runs) == 1 and runs[0].experiment == 'custom')
+  return devices.worker_slots(workers, whole_machine, runs[0].config.mesh, group)
 
 
-def _dry_run(
-  script: Callable[[Sequence[Run]], str] | None = None, workers: int = 0, processes: Processes = ALONE
+def _dry_run_launcher(
+  batch_script: Callable[[Sequence[Run]], str] | None = None, workers: int = 0, group: ProcessGroup = SINGLE_PROCESS
 ) -> Launcher:
-  """Prints each run with what it would do, and then how long that takes here, or the script that would be submitted."""
+  """A launcher that only prints: what each run would do, then the Slurm script or the estimated time."""
 
-  def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> Launched:
+  def launch(runs: Sequence[Run], todo: Sequence[Run], console: Console) -> LaunchResult:
     from training.run_files.checkpoint import steps_in  # orbax takes seconds to import
 
-    submitted = script(todo) if todo and script else ''
-    done = {run: max(steps_in(run.directory / 'checkpoints'), default=0) for run in runs}
+    script = batch_script(todo) if todo and batch_script else ''
+    resume_steps = {run: max(steps_in(run.directory / 'checkpoints'), default=0) for run in runs}
     for run in runs:
-      what = 'is finished' if run not in todo else f'resumes from step {done[run]}' if done[run] else 'starts'
+      step = resume_steps[run]
+      what = 'is finished' if run not in todo else f'resumes from step {step}' if step else 'starts'
       console.print(f'{run.directory}: {what}', markup=False, highlight=False, soft_wrap=True)
     console.print(f'{len(todo)} of {len(runs)} runs would be trained', highlight=False)
-    if submitted:
-      console.print(submitted, markup=False, highlight=False, soft_wrap=True)
+    if script:
+      console.print(script, markup=False, highlight=False, soft_wrap=True)
     elif todo:
-      from lab.launch.forecast import forecast  # which reads finished runs
+      from lab.launch.time_estimate import estimate_time  # imports NumPy, and reads finished runs
 
-      places = _places(runs, workers, processes)[: len(todo)]
-      found = forecast(todo, done, places, run_directory.workdir_of(todo[0].directory))
-      if found:
-        console.print(found.line(len(todo), len(places)), markup=False, highlight=False, soft_wrap=True)
-    return Launched([], 0)
+      slots = _worker_slots(runs, workers, group)[: len(todo)]
+      estimate = estimate_time(todo, resume_steps, slots, run_directory.workdir_of(todo[0].directory))
+      if estimate:
+        console.print(estimate.sentence(len(todo), len(slots)), markup=False, highlight=False, soft_wrap=True)
+    return LaunchResult([], 0)
 
   return launch

@@ -1,8 +1,9 @@
-"""A worker outlives its command by no more than it needs to save: nobody would tell it to stop, nor read what it says.
+"""Stops a worker when the command that started it is gone.
 
-Whoever is killed alone (SIGKILL, an out-of-memory killer, a crash) cannot tell its workers. So each one watches over
-its parent. While it trains it stops as at SIGTERM, after its step, and saves. While it compiles or evaluates there may
-be a minute to the next step, and it ends where it stands: what was saved before is whole.
+A command that is killed alone (by SIGKILL, for lack of memory, by a crash) cannot stop its workers, so each worker
+watches its parent process. A worker that is training then stops as it does at SIGTERM: it finishes its step and saves.
+A worker that is compiling or evaluating exits at once, since the next step may be a minute away; its earlier
+checkpoints are intact.
 """
 
 import os
@@ -12,33 +13,37 @@ import threading
 import time
 from collections.abc import Callable
 
-INTERVAL = 0.1  # seconds between two looks at the parent
-WITHIN = 1.0  # seconds, or two steps, in which a worker that trains asks whether to stop
+POLL_INTERVAL = 0.1  # seconds between two checks of the parent
+STOP_CHECK_WITHIN = 1.0  # seconds within which a worker that is training checks whether to stop; at least two steps
 SAVE_WITHIN = 60.0  # seconds
-ORPHANED = 75  # the exit code: another try may succeed
+ORPHANED = 75  # the exit code EX_TEMPFAIL: another attempt may succeed
 
 
-class Watch:
-  """Watches over the process that started this one, from a thread.
+class ParentWatch:
+  """Watches the parent process from a thread, and stops this process when it is gone.
 
   Args:
-    parent: its id.
-    within: seconds in which a training loop asks whether to stop, however short its steps are.
+    parent: the id of the parent process.
+    within: seconds within which a training loop checks whether to stop, even if its steps are shorter.
   """
 
-  def __init__(self, parent: int, within: float = WITHIN):
+  def __init__(self, parent: int, within: float = STOP_CHECK_WITHIN):
     self._parent, self._within = parent, within
-    self._asked, self._step_seconds = time.monotonic(), 0.0
+    self._last_check, self._step_seconds = time.monotonic(), 0.0
     self._stopping = threading.Event()
     threading.Thread(target=self._watch, daemon=True, name='parent watch').start()
 
-  def over(self, stop: Callable[[], bool]) -> Callable[[], bool]:
-    """`stop`, which a training loop asks after every step and which is true after a SIGTERM, asked under this watch."""
+  def wrap(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
+    """Wraps the function that a training loop calls after every step to learn whether to stop.
+
+    Args:
+      should_stop: the function; it must return True after a SIGTERM.
+    """
 
     def watched() -> bool:
       now = time.monotonic()
-      self._asked, self._step_seconds = now, now - self._asked
-      if stop():
+      self._last_check, self._step_seconds = now, now - self._last_check
+      if should_stop():
         self._stopping.set()
         return True
       return False
@@ -47,9 +52,9 @@ class Watch:
 
   def _watch(self) -> None:
     while os.getppid() == self._parent:
-      time.sleep(INTERVAL)
-    print('the command that started this worker is gone: saving, and ending', file=sys.stderr, flush=True)
+      time.sleep(POLL_INTERVAL)
+    print('the command that started this worker is gone: saving and exiting', file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     if self._stopping.wait(max(self._within, 2 * self._step_seconds)):
-      time.sleep(SAVE_WITHIN)  # the process ends before, unless the save hangs
+      time.sleep(SAVE_WITHIN)  # the process exits before this ends, unless the save hangs
     os._exit(ORPHANED)

@@ -1,4 +1,4 @@
-"""What a person sees while runs train: a live table in a terminal, plain lines elsewhere."""
+"""The progress display of a launch: a live table in a terminal, plain lines otherwise."""
 
 import dataclasses
 import threading
@@ -14,73 +14,82 @@ from rich.table import Table
 
 from lab.core.run import Run
 
-LOG_LINES = 8  # of a failed run, shown
-FIRST_LINE, LAST_LINES = 10.0, 300.0  # seconds between the lines on a run, without a terminal: at first, and at most
+LOG_LINES = 8  # of a failed run's log are printed
+# Seconds between the lines about a run, without a terminal: the interval doubles from the first to the last.
+FIRST_INTERVAL, LAST_INTERVAL = 10.0, 300.0
 
 
 @dataclasses.dataclass
-class Activity:
-  """What a run does.
+class RunProgress:
+  """The progress of a run that is being trained.
 
   Attributes:
-    started: when a worker took it.
-    told: when a line was last printed on it.
-    step: the last step that it logged: {'step', 'steps', 'loss', 'tokens_per_second'}; empty before.
-    between: what it does between steps: {'doing'} or {'evaluating', 'done', 'of'}; empty while it trains.
+    started: when a worker started it.
+    last_line: when a line about it was last printed.
+    step: its last logged step: {'step', 'steps', 'loss', 'tokens_per_second'}; empty before the first one.
+    phase: what it does between steps: {'doing'} or {'evaluating', 'done', 'of'}; empty while it trains.
   """
 
   started: float
-  told: float
+  last_line: float
   step: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  between: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  phase: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
-  def words(self) -> str:
-    """What it does, short enough for a table."""
-    if 'evaluating' in self.between:
-      return f'evaluating: {self.between["evaluating"]}'
-    if self.between or not self.step:
-      return self.between.get('doing', 'starting')
+  def short_text(self) -> str:
+    """What it is doing, short enough for a table."""
+    if 'evaluating' in self.phase:
+      return f'evaluating: {self.phase["evaluating"]}'
+    if self.phase or not self.step:
+      return self.phase.get('doing', 'starting')
     return f'{self.step["step"]}/{self.step["steps"]}'
 
   @property
-  def share(self) -> tuple[int, int] | None:
-    """How much of how much is done of it; None where that is not known."""
-    if 'evaluating' in self.between:
-      return self.between['done'], self.between['of']
-    return (self.step['step'], self.step['steps']) if self.step and not self.between else None
+  def done_and_total(self) -> tuple[int, int] | None:
+    """The steps that are done and their total, or the evaluated tokens and theirs; None if unknown."""
+    if 'evaluating' in self.phase:
+      return self.phase['done'], self.phase['of']
+    return (self.step['step'], self.step['steps']) if self.step and not self.phase else None
 
   @property
-  def sentence(self) -> str:
-    """A line on it."""
-    if 'evaluating' in self.between:
-      return f'{self.words}, {self.between["done"]:,} of {self.between["of"]:,} tokens'
-    return self.words if self.between or not self.step else f'training, step {self.words}{self.loss(", loss ")}'
+  def line(self) -> str:
+    """What it is doing, as a line."""
+    if 'evaluating' in self.phase:
+      return f'{self.short_text}, {self.phase["done"]:,} of {self.phase["of"]:,} tokens'
+    if self.phase or not self.step:
+      return self.short_text
+    return f'training, step {self.short_text}{self.format_loss(", loss ")}'
 
-  def loss(self, before: str = '') -> str:
-    """The training loss at the last logged step; empty where there is none."""
+  def format_loss(self, prefix: str = '') -> str:
+    """The training loss at the last logged step, after a prefix; empty if there is none."""
     loss = self.step.get('loss')
-    return '' if loss is None else f'{before}{loss:.3f}'
+    return '' if loss is None else f'{prefix}{loss:.3f}'
 
 
-class Display:
-  """Told of each run's start, progress and end. A context manager: the live table is there inside it.
+class ProgressDisplay:
+  """Prints the start, the progress and the end of each run. A context manager: the live table is shown inside it.
 
-  Without a terminal, what ends or fails is a line, and what lasts has one now and then: after 10 seconds, 20, 40, ...,
-  and at least every 5 minutes.
+  Without a terminal it prints a line when a run ends or fails, and lines about a run that is training after 10, 20,
+  40, ... seconds, at least every 5 minutes.
+
+  Args:
+    console: where to print.
+    total: the number of runs, including those that were finished before.
+    finished: the number of runs that were finished before.
+    clock: returns the time in seconds.
   """
 
   def __init__(self, console: Console, total: int, finished: int, clock: Callable[[], float] = time.monotonic):
     self._console, self._total, self._done = console, total, finished
     self._finished_before, self._clock, self._started = finished, clock, clock()
-    self._running: dict[Run, Activity] = {}
+    self._running: dict[Run, RunProgress] = {}
     self._live = (
       Live(console=console, refresh_per_second=4, get_renderable=self._table) if console.is_terminal else None
     )
-    self._closed, self._lines = threading.Event(), threading.Thread(target=self._tell_now_and_then, daemon=True)
+    self._closed, self._printer = threading.Event(), threading.Thread(target=self._print_until_closed, daemon=True)
 
-  def __enter__(self) -> 'Display':
-    self._live.start() if self._live else self._lines.start()
+  def __enter__(self) -> 'ProgressDisplay':
+    self._live.start() if self._live else self._printer.start()
     return self
 
   def __exit__(self, *exception) -> None:
@@ -88,88 +97,100 @@ class Display:
       self._live.stop()
     else:
       self._closed.set()
-      self._lines.join()
+      self._printer.join()
 
   def started(self, run: Run) -> None:
-    """A worker has taken the run."""
-    self._running[run] = Activity(self._clock(), self._clock())
+    """A worker has started the run."""
+    self._running[run] = RunProgress(self._clock(), self._clock())
 
   def progress(self, run: Run, event: Mapping[str, Any]) -> None:
-    """The run has logged a step, does something else, or has something to say."""
+    """The worker of the run has reported a step, a phase between steps, or a note to print."""
     if 'note' in event:
-      self._say(f'{run.label}: {event["note"]}')
+      self._print(f'{run.label}: {event["note"]}')
     elif 'step' in event:
-      self._running[run] = dataclasses.replace(self._running[run], step=event, between={})
+      self._running[run] = dataclasses.replace(self._running[run], step=event, phase={})
     else:
-      self._running[run] = dataclasses.replace(self._running[run], between=event)
+      self._running[run] = dataclasses.replace(self._running[run], phase=event)
 
-  def tell(self) -> None:
-    """Prints a line on each run that has lasted since the last one; see FIRST_LINE."""
+  def print_due_lines(self) -> None:
+    """Prints a line about each run whose last line is long enough ago; see FIRST_INTERVAL."""
     now = self._clock()
-    for run, activity in list(self._running.items()):
-      if now - activity.told >= min(max(FIRST_LINE, activity.told - activity.started), LAST_LINES):
-        self._running[run] = dataclasses.replace(activity, told=now)
-        self._say(f'{run.label}: {activity.sentence}')
+    for run, progress in list(self._running.items()):
+      if now - progress.last_line >= min(max(FIRST_INTERVAL, progress.last_line - progress.started), LAST_INTERVAL):
+        self._running[run] = dataclasses.replace(progress, last_line=now)
+        self._print(f'{run.label}: {progress.line}')
 
-  def _tell_now_and_then(self) -> None:
+  def _print_until_closed(self) -> None:
     while not self._closed.wait(1.0):
-      self.tell()
+      self.print_due_lines()
 
   def ended(self, run: Run, status: str) -> None:
-    """The run has its result."""
+    """The run has a result."""
     last = self._running.pop(run)
     self._done += 1
-    progress = f'({self._done} of {self._total}{self._left()})'
-    self._say(f'{run.label}: {status.replace("_", " ")}{last.loss(", training loss ")} {progress}')
+    count = f'({self._done} of {self._total}{self._time_left()})'
+    self._print(f'{run.label}: {status.replace("_", " ")}{last.format_loss(", training loss ")} {count}')
 
   def stopping(self) -> None:
     """The workers have been told to stop."""
-    self._say('stopping: each run finishes its step and saves (a second Ctrl-C quits at once)')
+    self._print('stopping: each run finishes its step and saves a checkpoint (press Ctrl-C again to quit at once)')
 
   def stopped(self, run: Run, saved: bool) -> None:
-    """The run has been stopped; if its worker could not save what it did, its next start does that again."""
+    """The run has been stopped.
+
+    Args:
+      run: the run.
+      saved: whether its worker has saved a checkpoint; if not, the run will repeat the steps since the last one.
+    """
     last = self._running.pop(run)
     at = f' after step {last.step["step"]}' if last.step else ''
-    self._say(f'{run.label}: stopped{at}{"" if saved else ", not saved: it resumes from its last checkpoint"}')
+    self._print(f'{run.label}: stopped{at}{"" if saved else ", not saved: it resumes from its last checkpoint"}')
 
   def failed(self, run: Run, error: str, log: Path | None, start: int = 0) -> None:
-    """The run has ended without a result; its log, if there is one that says why, is quoted from byte `start` on."""
+    """The run has ended without a result.
+
+    Args:
+      run: the run.
+      error: the cause, in one line.
+      log: the log file to quote; None if it does not show the cause.
+      start: the size that the log file had in bytes when the run was started.
+    """
     self._running.pop(run, None)
-    self._say(f'{run.label}: FAILED: {error}')
+    self._print(f'{run.label}: FAILED: {error}')
     if log is None:
       return
-    said = log.read_bytes()[start:].decode('utf8', errors='replace') if log.exists() else ''
-    for line in said.splitlines()[-LOG_LINES:]:
-      self._say(f'  {line}')
-    if said:
-      self._say(f'  (all of it in {log}; the same command again repeats this run alone)')
+    text = log.read_bytes()[start:].decode('utf8', errors='replace') if log.exists() else ''
+    for line in text.splitlines()[-LOG_LINES:]:
+      self._print(f'  {line}')
+    if text:
+      self._print(f'  (full log: {log}; run the same command again to repeat only this run)')
     else:
-      self._say('  (its log says nothing; the same command again repeats this run alone)')
+      self._print('  (it wrote nothing to its log; run the same command again to repeat only this run)')
 
-  def _say(self, line: str) -> None:
+  def _print(self, line: str) -> None:
     self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-  def _left(self) -> str:
-    """The time left, from the runs that ended so far and the shares of those under way."""
-    steps = [activity.step for activity in self._running.values() if activity.step]
-    shares = sum(step['step'] / step['steps'] for step in steps)
-    worth = self._done - self._finished_before + shares
-    if not worth or self._done == self._total:
+  def _time_left(self) -> str:
+    """The estimated time left, from the runs that have ended and the fractions done of those that are training."""
+    steps = [progress.step for progress in self._running.values() if progress.step]
+    fractions = sum(step['step'] / step['steps'] for step in steps)
+    runs_done = self._done - self._finished_before + fractions
+    if not runs_done or self._done == self._total:
       return ''
-    seconds = (self._clock() - self._started) / worth * (self._total - self._finished_before - worth)
+    seconds = (self._clock() - self._started) / runs_done * (self._total - self._finished_before - runs_done)
     return f', about {seconds / 60:.0f} min left' if seconds > 90 else f', about {seconds:.0f} s left'
 
   def _table(self) -> Table:
-    table = Table(box=None, title=f'{self._done} of {self._total} runs done{self._left()}', title_justify='left')
+    table = Table(box=None, title=f'{self._done} of {self._total} runs done{self._time_left()}', title_justify='left')
     for name in ('run', 'step', '', 'loss', 'tokens/s'):
       table.add_column(name, justify='left' if name in ('run', '') else 'right')
-    for run, activity in list(self._running.items()):
-      speed, share = activity.step.get('tokens_per_second'), activity.share
+    for run, progress in list(self._running.items()):
+      speed, done = progress.step.get('tokens_per_second'), progress.done_and_total
       table.add_row(
         run.label,
-        activity.words,
-        ProgressBar(total=share[1], completed=share[0], width=20) if share else '',
-        (activity.loss() or '-') if activity.step else '',
+        progress.short_text,
+        ProgressBar(total=done[1], completed=done[0], width=20) if done else '',
+        (progress.format_loss() or '-') if progress.step else '',
         '' if speed is None else f'{speed:,.0f}',
       )
     return table

@@ -1,12 +1,12 @@
-"""A worker process: reads runs from stdin, one JSON object a line, trains each, and reports on --events.
+"""A worker process: reads runs from stdin, one JSON object per line, trains each, and reports on --events.
 
   {"directory": ..., "config": {...}, "labels": {...}}
                                        ->  {"step": 10, "steps": 300, "loss": ..., "tokens_per_second": ...} ...
                                            {"ended": "completed"}  or  {"failed": "OutOfMemory: ..."}
-                                           or, after SIGTERM, SIGHUP or SIGUSR2, once all is saved,  {"stopped": true}
+                                           or, after SIGTERM, SIGHUP or SIGUSR2, once it has saved,  {"stopped": true}
 
-Whatever a run prints goes to log.txt in its directory. Started by lab/launch/worker_pool.py, once for many runs, or,
-where several processes train a run together, for one.
+The output of a run goes to log.txt in its directory. lab/launch/worker_pool.py starts a worker for many runs, or for
+one run if several processes train it.
 """
 
 import contextlib
@@ -28,7 +28,9 @@ if __name__ == '__main__':
 from absl import app, flags, logging
 
 from lab.cli import signals
-from lab.launch import failure_causes, parent_watch, processes
+from lab.launch import distributed, failure_causes
+from lab.launch.parent_watch import STOP_CHECK_WITHIN, ParentWatch
+from lab.launch.process_group import SINGLE_PROCESS
 from training.cache import keep_compiled_programs
 from training.config import Config, ConfigError
 from training.files import SaveFailed
@@ -36,69 +38,70 @@ from training.loop import Stopped, train
 from training.memory import run_inline
 from training.run_files.locks import Moved
 
-KNOWN = (ConfigError, SaveFailed, Moved, OSError)  # a person is told what to do
+EXPLAINED = (ConfigError, SaveFailed, Moved)  # exceptions whose message tells the user what to do
 
 EVENTS = flags.DEFINE_integer('events', None, 'The open file descriptor to report on. Default: that of stdout.')
-PARENT = flags.DEFINE_integer('parent', None, 'The process that has this one end when it ends. Default: none.')
-CORE = flags.DEFINE_integer('core', None, 'The one core to run on. Default: all.')
+PARENT = flags.DEFINE_integer('parent', None, 'The process id of the parent; exit when it is gone. Default: none.')
+CORE = flags.DEFINE_integer('core', None, 'The CPU core to run on. Default: all cores.')
 
 
 def main(argv: list[str]) -> None:
-  """Serves runs until stdin ends."""
+  """Trains runs until stdin is closed."""
   del argv
-  told_to_stop = threading.Event()
-  for number in {*signals.caught(), signal.SIGUSR2} - {signal.SIGINT}:  # Slurm sends SIGUSR2 to every process of a job
-    signal.signal(number, lambda number, frame: told_to_stop.set())
-  logging.set_verbosity(logging.WARNING)  # orbax tells of every file
+  stop_requested = threading.Event()
+  # Slurm sends SIGUSR2 to every process of a job.
+  for number in {*signals.caught(), signal.SIGUSR2} - {signal.SIGINT}:
+    signal.signal(number, lambda number, frame: stop_requested.set())
+  logging.set_verbosity(logging.WARNING)  # orbax logs every file
   if CORE.value is not None and hasattr(os, 'sched_setaffinity'):
     os.sched_setaffinity(0, {CORE.value})  # before JAX counts the cores
   run_inline()
   with os.fdopen(os.dup(1) if EVENTS.value is None else EVENTS.value, 'w', buffering=1) as events:
 
-    def tell(event: dict[str, Any]) -> None:
+    def report(event: dict[str, Any]) -> None:
       try:
         events.write(json.dumps(event) + '\n')
-      except BrokenPipeError:  # nobody listens any more, which is no reason to stop
+      except BrokenPipeError:  # the command is gone; ParentWatch decides when to stop
         _redirect(os.devnull, events.fileno())
 
-    together, stop = processes.named_by_flags() or processes.ALONE, told_to_stop.is_set
-    within = parent_watch.WITHIN if together.count == 1 else processes.HEARTBEAT
-    watch = parent_watch.Watch(PARENT.value, within) if PARENT.value else None
+    group, should_stop = distributed.from_flags() or SINGLE_PROCESS, stop_requested.is_set
+    stop_check_within = STOP_CHECK_WITHIN if group.count == 1 else distributed.HEARTBEAT_TIMEOUT
+    watch = ParentWatch(PARENT.value, stop_check_within) if PARENT.value else None
     for line in sys.stdin:
       job = json.loads(line)
       directory = Path(job['directory'])
       try:
-        _log_to(directory / together.log)
+        _log_to(directory / group.log_name)
         keep_compiled_programs()
-        if together.count > 1 and not told_to_stop.is_set():
-          stop = processes.join(together)
-        result = train(
-          Config.from_flat(job['config']), directory, job['labels'], tell, watch.over(stop) if watch else stop
-        )
-        tell({'ended': result['status']})
+        if group.count > 1 and not stop_requested.is_set():
+          should_stop = distributed.join(group)
+        watched = watch.wrap(should_stop) if watch else should_stop
+        result = train(Config.from_flat(job['config']), directory, job['labels'], report, watched)
+        report({'ended': result['status']})
       except Stopped:
-        tell({'stopped': True})
-      except Exception as error:  # whatever it is, it is this run's end alone
+        report({'stopped': True})
+      except Exception as error:  # any exception fails this run alone
         failure = _log_failure(error, directory)
-        if together.count > 1 and not isinstance(error, KNOWN):
-          time.sleep(processes.HEARTBEAT + 10)  # it may come of another's end: then the runtime says whose, and aborts
-        tell({'failed': failure})
-        if together.count > 1:
-          os._exit(1)  # not in order, which would wait for the others, who may be waiting for this one
+        if group.count > 1 and not isinstance(error, (*EXPLAINED, OSError)):
+          # Another process may be the cause: then the runtime aborts this one meanwhile, and logs which was lost.
+          time.sleep(distributed.HEARTBEAT_TIMEOUT + 10)
+        report({'failed': failure})
+        if group.count > 1:
+          os._exit(1)  # an orderly exit would wait for the other processes, which may be waiting for this one
 
 
 def _log_failure(error: Exception, directory: Path) -> str:
-  """What a person is told: of a mistake or a full disk what to do; of anything else its name, and the log has all."""
+  """Logs why a run failed, and returns it in one line: how to fix it, or the exception, whose traceback is logged."""
   if isinstance(error, OSError):
     error = SaveFailed(error.filename or directory, error)
-  known = isinstance(error, (ConfigError, SaveFailed, Moved))
-  with contextlib.suppress(OSError):  # the log may lie on a full disk
-    print(error, file=sys.stderr) if known else traceback.print_exception(error)
-  return str(error) if known else failure_causes.of_error(error)
+  explained = isinstance(error, EXPLAINED)
+  with contextlib.suppress(OSError):  # the log may be on a full disk
+    print(error, file=sys.stderr) if explained else traceback.print_exception(error)
+  return str(error) if explained else failure_causes.describe_error(error)
 
 
 def _log_to(path: Path) -> None:
-  """Sends what this process prints, and what its libraries write past Python, to a file."""
+  """Redirects stdout and stderr to a file, including what libraries write without going through Python."""
   path.parent.mkdir(parents=True, exist_ok=True)
   sys.stdout.flush()
   sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Runs in worker processes: each trains one run at a time, and what kills it fails that run alone."""
+"""A pool of worker processes. Each worker trains one run at a time; a worker that dies fails only its own run."""
 
 import asyncio
 import contextlib
@@ -14,31 +14,38 @@ from typing import NamedTuple
 from lab.cli import signals
 from lab.core.run import Run
 from lab.launch import failure_causes
-from lab.launch.devices import Place
-from lab.launch.processes import ALONE, Processes, verdict
-from lab.launch.progress import Display
+from lab.launch.devices import WorkerSlot
+from lab.launch.process_group import SINGLE_PROCESS, ProcessGroup
+from lab.launch.progress import ProgressDisplay
+from lab.launch.runtime_aborts import describe_abort
 from training.code_version import PROJECT
 from training.config import ConfigError
 from training.files import SaveFailed
 from training.run_files import locks, run_directory
 
-GRACE = 10.0  # seconds
-END_WITHIN = 60.0  # seconds for a worker that has no more to do
-KILLED_WITHIN = 5.0  # seconds for one that was killed
-SILENCE = 600.0  # seconds without a word from a worker, after which a line says so
-GRACE_TOGETHER = 30.0  # where several processes agree on a step to stop at
+GRACE_PERIOD = 10.0  # seconds from SIGTERM to SIGKILL
+GRACE_PERIOD_OF_GROUP = 30.0  # if several processes have to agree on the step to stop at
+EXIT_WITHIN = 60.0  # seconds for a worker to exit once it has no more runs
+REAP_WITHIN = 5.0  # seconds for a killed worker to disappear
+SILENCE = 600.0  # seconds without a report from a worker, after which a warning is printed
 
 
 class Failure(NamedTuple):
-  """What a person is told of a run that failed, where in its log this attempt begins, and whether it says more."""
+  """Why a run failed.
 
-  what: str
+  Attributes:
+    message: the cause, in one line.
+    log_start: the size that the log file had in bytes when this attempt started.
+    show_log: whether the end of the log is worth printing.
+  """
+
+  message: str
   log_start: int
-  in_log: bool = True
+  show_log: bool = True
 
 
 class Outcome(NamedTuple):
-  """How a sweep ended: the runs that failed, and whether it was stopped before its end."""
+  """The runs that failed, and whether the pool was stopped before all runs had ended."""
 
   failed: list[Run]
   stopped: bool
@@ -50,17 +57,18 @@ def unfinished(runs: Sequence[Run]) -> list[Run]:
 
 
 @contextlib.contextmanager
-def claimed(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
-  """Keeps other commands off the runs.
+def claim(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
+  """Prevents other commands from training the runs while the context is open.
 
-  A single run that is extended gets its new number of steps at once, since other processes that train it look; of
-  several each gets it when it is begun, so that a stopped sweep leaves the results of the rest as they were.
+  If there is only one run and it is extended, its new number of steps is written here, because the other processes that
+  train it read it. Of several runs each is extended when a worker starts it, so that stopping early leaves the results
+  of the others valid.
 
   Yields:
-    What raises locks.Moved if the experiment's folder has been moved or deleted since.
+    A function that raises locks.Moved if the experiment's folder has been moved or deleted since.
 
   Raises:
-    ConfigError: if another process has one of them.
+    ConfigError: if another command has claimed one of them.
   """
   with locks.claimed([run.directory for run in runs]) as check:
     if len(runs) == 1:
@@ -70,76 +78,77 @@ def claimed(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
 
 def execute(
   runs: Sequence[Run],
-  places: Sequence[Place],
-  display: Display,
-  processes: Processes = ALONE,
+  slots: Sequence[WorkerSlot],
+  display: ProgressDisplay,
+  group: ProcessGroup = SINGLE_PROCESS,
   grace: float | None = None,
   check: Callable[[], None] = lambda: None,
 ) -> Outcome:
-  """Trains the runs, which are `claimed`, one worker for each place; or, with the workers of other processes, one run.
+  """Trains runs, with one worker in each slot.
 
-  A run's numbers do not depend on which worker has it, nor on how many there are. On SIGINT, SIGTERM or SIGHUP each
-  worker finishes its step and saves, and no other run is begun; on a second SIGINT all are killed, and SystemExit is
-  raised.
+  The numbers of a run do not depend on the worker that trains it, nor on the number of workers. On SIGINT, SIGTERM or
+  SIGHUP each worker finishes its step and saves, and no other run is started. On a second SIGINT all workers are
+  killed, and SystemExit is raised.
 
   Args:
-    runs: to train.
-    places: where.
-    display: is told of everything.
-    processes: that train a run together.
-    grace: seconds a worker has to finish its step and save; then it is killed, which costs steps and nothing else.
-    check: what `claimed` yields; asked before a run is begun.
+    runs: to train; the caller has claimed them.
+    slots: of the workers.
+    display: shows the progress.
+    group: the processes that train a single run together, of which this is one.
+    grace: seconds a worker has to finish its step and save. After that it is killed, and the run will repeat the steps
+      since its last checkpoint.
+    check: the function that `claim` yields; called before each run is started.
 
   Raises:
     ConfigError: if no worker can be started.
-    locks.Moved: if the directory of the experiment has been moved or deleted; the workers have ended then.
+    locks.Moved: if the experiment's folder has been moved or deleted; all workers have exited then.
   """
-  sweep = _Sweep(runs, display, processes, grace or (GRACE if processes is ALONE else GRACE_TOGETHER), check)
+  pool = _WorkerPool(
+    runs, display, group, grace or (GRACE_PERIOD if group is SINGLE_PROCESS else GRACE_PERIOD_OF_GROUP), check
+  )
   with signals.handlers_kept():
-    asyncio.run(sweep.run(places[: len(runs)]))
-  if sweep.quitting:
+    asyncio.run(pool.run(slots[: len(runs)]))
+  if pool.quitting:
     raise SystemExit(signals.INTERRUPTED)
-  if sweep.moved:
-    raise sweep.moved
-  if sweep.not_started and sweep.waiting and not sweep.stopping:
-    raise ConfigError(f'no worker could be started ({sweep.not_started}): {failure_causes.thread_limit()}')
-  return Outcome(sweep.failed, sweep.stopping)
+  if pool.moved:
+    raise pool.moved
+  if pool.start_error and pool.waiting and not pool.stopping:
+    raise ConfigError(f'no worker could be started ({pool.start_error}): {failure_causes.describe_thread_limit()}')
+  return Outcome(pool.failed, pool.stopping)
 
 
-class _Sweep:
-  """The runs that wait, the workers, and what became of the rest."""
+class _WorkerPool:
+  """The waiting runs, the workers, and the state of the pool."""
 
   def __init__(
-    self, runs: Sequence[Run], display: Display, processes: Processes, grace: float, check: Callable[[], None]
+    self, runs: Sequence[Run], display: ProgressDisplay, group: ProcessGroup, grace: float, check: Callable[[], None]
   ):
-    self.waiting, self.display, self.processes, self.grace = deque(runs), display, processes, grace
+    self.waiting, self.display, self.group, self.grace = deque(runs), display, group, grace
     self.check = check
     self.moved: locks.Moved | None = None
-    self.not_started: Exception | None = None  # why a worker could not be
+    self.start_error: Exception | None = None  # why a worker could not be started
     self.failed: list[Run] = []
     self.stopping = self.quitting = False
     self._workers: list[asyncio.subprocess.Process] = []
-    self._events: dict[asyncio.subprocess.Process, asyncio.StreamReader] = {}  # what each worker reports
+    self._events: dict[asyncio.subprocess.Process, asyncio.StreamReader] = {}  # the reports of each worker
     self._pipes: list[asyncio.ReadTransport] = []
-    self._starting = asyncio.Lock()  # one at a time, since a signal is blocked meanwhile
+    self._start_lock = asyncio.Lock()  # a signal is blocked while a worker starts, so they start one at a time
 
-  async def run(self, places: Sequence[Place]) -> None:
+  async def run(self, slots: Sequence[WorkerSlot]) -> None:
     loop = asyncio.get_running_loop()
-    for (
-      number
-    ) in signals.caught():  # the loop's own: a handler of Python's may wait until a worker has something to say
-      loop.add_signal_handler(number, self._told, number)
+    for number in signals.caught():  # on the loop: a handler of signal.signal may be delayed until a worker reports
+      loop.add_signal_handler(number, self._on_signal, number)
     try:
-      await asyncio.gather(*(self._serve(place) for place in places))
+      await asyncio.gather(*(self._serve(slot) for slot in slots))
     finally:
       self._kill()
       for worker in self._workers:
-        with contextlib.suppress(TimeoutError):  # one that the kernel holds on to, as in a lost file system
-          await asyncio.wait_for(worker.wait(), KILLED_WITHIN)
+        with contextlib.suppress(TimeoutError):  # blocked in the kernel, as by a lost file system
+          await asyncio.wait_for(worker.wait(), REAP_WITHIN)
       for pipe in self._pipes:
         pipe.close()
 
-  def _told(self, number: int) -> None:
+  def _on_signal(self, number: int) -> None:
     if not self.stopping:
       self._stop()
     elif number == signal.SIGINT:
@@ -150,68 +159,71 @@ class _Sweep:
     self.stopping = True
     self.display.stopping()
     for worker in self._workers:
-      _send(worker, signal.SIGTERM)
+      _send_signal(worker, signal.SIGTERM)
     asyncio.get_running_loop().call_later(self.grace, self._kill)
 
   def _kill(self) -> None:
     for worker in self._workers:
-      _send(worker, signal.SIGKILL)
+      _send_signal(worker, signal.SIGKILL)
 
-  async def _serve(self, place: Place) -> None:
-    """Gives a worker runs until there are none; a worker that died is replaced for the next run."""
+  async def _serve(self, slot: WorkerSlot) -> None:
+    """Passes waiting runs to the worker of a slot until none is left; a worker that died is replaced."""
     worker = None
     while self.waiting and not self.stopping:
       try:
         self.check()
-        worker = worker or await self._start(place)
+        worker = worker or await self._start(slot)
       except locks.Moved as error:
         self.moved = error
         self._stop()
         break
       except (OSError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not failure_causes.is_of_threads(error):
+        if isinstance(error, RuntimeError) and not failure_causes.is_thread_limit(error):
           raise
-        self.not_started = error  # the other workers train what is left
+        self.start_error = error  # the workers of the other slots train the remaining runs
         return
       if not self.waiting:
         break
       run = self.waiting.popleft()
-      log = run.directory / self.processes.log
+      log = run.directory / self.group.log_name
       failure = await self._train(worker, run, log)
       if failure is not None:
-        self.failed.append(run)
-        there = run.directory.is_dir()
-        if there:  # else it has been moved away, and nothing is created in its place
-          with contextlib.suppress(OSError):  # the disk may be full, and the run has failed of that
-            run_directory.note_failure(run.directory, run_directory.Failure(failure.what, failure.log_start))
-        self.display.failed(run, failure.what, log if failure.in_log and there else None, failure.log_start)
+        self._record_failure(run, failure, log)
       if worker.returncode is not None:
         worker = None
     if worker is not None:
       assert worker.stdin is not None
-      worker.stdin.close()  # it ends
-      with contextlib.suppress(TimeoutError):  # or hangs, in a thread of a library; it is killed then
-        await asyncio.wait_for(worker.wait(), END_WITHIN)
+      worker.stdin.close()  # the worker exits
+      with contextlib.suppress(TimeoutError):  # or hangs, in a thread of a library: then `run` kills it
+        await asyncio.wait_for(worker.wait(), EXIT_WITHIN)
 
-  async def _start(self, place: Place) -> asyncio.subprocess.Process:
+  def _record_failure(self, run: Run, failure: Failure, log: Path) -> None:
+    self.failed.append(run)
+    exists = run.directory.is_dir()
+    if exists:  # if it has been moved away, nothing must be created in its place
+      with contextlib.suppress(OSError):  # the disk may be full, which may be why the run failed
+        run_directory.note_failure(run.directory, run_directory.Failure(failure.message, failure.log_start))
+    self.display.failed(run, failure.message, log if failure.show_log and exists else None, failure.log_start)
+
+  async def _start(self, slot: WorkerSlot) -> asyncio.subprocess.Process:
     path = [str(PROJECT), *filter(None, [os.environ.get('PYTHONPATH')])]
-    own = [] if place.core is None else [f'--core={place.core}']
-    own += [] if self.processes is ALONE else self.processes.flags
-    async with self._starting:
+    arguments = [] if slot.core is None else [f'--core={slot.core}']
+    arguments += [] if self.group is SINGLE_PROCESS else self.group.flags
+    async with self._start_lock:
       with signals.sigint_kept_from_children():
-        events, told = os.pipe()  # not stdout, where anything may print as Python starts
+        events, worker_end = os.pipe()  # not stdout, to which anything may print when Python starts
         try:
           worker = await asyncio.create_subprocess_exec(
-            sys.executable, '-P', '-m', 'lab.launch.worker',  # -P: not the user's modules
-            f'--events={told}', f'--parent={os.getpid()}', *own,
-            env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | place.environment,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, pass_fds=[told],
+            sys.executable, '-P', '-m', 'lab.launch.worker',  # -P: ignore modules in the current directory
+            f'--events={worker_end}', f'--parent={os.getpid()}', *arguments,
+            env=os.environ | {'PYTHONPATH': os.pathsep.join(path)} | slot.environment,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, pass_fds=[worker_end],
           )  # fmt: skip
         except BaseException:
           os.close(events)
           raise
         finally:
-          os.close(told)
+          os.close(worker_end)
     reader = asyncio.StreamReader()
     pipe = os.fdopen(events, 'rb', buffering=0)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -221,44 +233,44 @@ class _Sweep:
     self._pipes.append(transport)
     self._workers.append(worker)
     if self.stopping:
-      _send(worker, signal.SIGTERM)
+      _send_signal(worker, signal.SIGTERM)
     return worker
 
-  async def _line(self, events: asyncio.StreamReader, run: Run, log: Path) -> bytes:
-    """The next line a worker reports; as long as none comes, one is printed now and then that says so."""
+  async def _next_line(self, events: asyncio.StreamReader, run: Run, log: Path) -> bytes:
+    """The next line that a worker reports; prints a warning whenever none has come for a long time."""
     line = asyncio.ensure_future(events.readline())
     while not (await asyncio.wait([line], timeout=SILENCE))[0]:
-      note = f'no word from its process for {SILENCE / 60:.0f} minutes: it may take long steps, or hang; see {log}'
+      note = f'no report from its process for {SILENCE / 60:.0f} minutes: its steps may be slow, or it hangs; see {log}'
       self.display.progress(run, {'note': note})
     return line.result()
 
   async def _train(self, worker: asyncio.subprocess.Process, run: Run, log: Path) -> Failure | None:
-    """Has a worker train a run; what went wrong, or None."""
+    """Has a worker train a run; returns why it failed, or None."""
     assert worker.stdin is not None
     try:
       run_directory.extend_steps(run.directory, run.config)
-    except (OSError, SaveFailed, ConfigError) as error:  # the disk may be full, or someone has changed what is there
-      return Failure(str(error), 0, in_log=False)
+    except (OSError, SaveFailed, ConfigError) as error:  # the disk may be full, or the run directory has changed
+      return Failure(str(error), 0, show_log=False)
     events = self._events[worker]
     labels = {
       'experiment': run.experiment, 'variant': run.variant, 'seed': run.seed, 'learning_rate_tuned': run.tuned,
     }  # fmt: skip
     job = {'directory': str(run.directory.absolute()), 'config': run.config.to_flat(), 'labels': labels}
-    logged, out_of_memory = log.stat().st_size if log.exists() else 0, failure_causes.times_out_of_memory()
+    log_start, oom_kills = log.stat().st_size if log.exists() else 0, failure_causes.count_oom_kills()
     self.display.started(run)
-    with contextlib.suppress(ConnectionError):  # a worker that died has no more to say: see below
+    with contextlib.suppress(ConnectionError):  # the worker has died: handled below
       worker.stdin.write(json.dumps(job).encode() + b'\n')
       await worker.stdin.drain()
-    while line := await self._line(events, run, log):
+    while line := await self._next_line(events, run, log):
       event = json.loads(line)
       if 'failed' in event:
-        return Failure(event['failed'], logged)
+        return Failure(event['failed'], log_start)
       if 'ended' in event:
         self.display.ended(run, event['ended'])
         return None
       if 'stopped' in event:
         self.display.stopped(run, saved=True)
-        if not self.stopping:  # someone has told this worker alone
+        if not self.stopping:  # only this worker received a signal
           self._stop()
         return None
       self.display.progress(run, event)
@@ -266,14 +278,15 @@ class _Sweep:
     if self.stopping:
       self.display.stopped(run, saved=False)
       return None
-    lost = None if self.processes is ALONE else verdict(log, logged, self.processes)
-    if lost:
-      return Failure(lost, logged, in_log=False)
-    said = log.read_bytes()[logged:].decode('utf8', errors='replace') if log.exists() else ''
-    return Failure(failure_causes.of_exit(code, said, failure_causes.times_out_of_memory() > out_of_memory), logged)
+    abort = None if self.group is SINGLE_PROCESS else describe_abort(log, log_start, self.group)
+    if abort:
+      return Failure(abort, log_start, show_log=False)
+    text = log.read_bytes()[log_start:].decode('utf8', errors='replace') if log.exists() else ''
+    out_of_memory = failure_causes.count_oom_kills() > oom_kills
+    return Failure(failure_causes.describe_exit(code, text, out_of_memory), log_start)
 
 
-def _send(worker: asyncio.subprocess.Process, number: int) -> None:
+def _send_signal(worker: asyncio.subprocess.Process, number: int) -> None:
   if worker.returncode is None:
     with contextlib.suppress(ProcessLookupError):
       worker.send_signal(number)

@@ -37,7 +37,7 @@ def reproduce(reproduction: Reproduction, scale: str, workdir: Path, console: Co
     SystemExit: if it was stopped, and should be run again.
   """
   experiment, runs = registry.find_experiment(reproduction.name), _planned(reproduction, scale, workdir)
-  code = run_experiment(experiment, runs, launchers.local(), console, record.command(reproduction.name, scale))
+  code = run_experiment(experiment, runs, launchers.local_launcher(), console, record.command(reproduction.name, scale))
   if code == signals.STOPPED:
     raise SystemExit(code)
   if code:

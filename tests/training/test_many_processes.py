@@ -90,7 +90,7 @@ def test_two_processes_that_are_killed_and_stopped_come_to_what_one_device_comes
   assert started.startswith('training on ')
   assert started.endswith(', as 4 devices, process 0 of 2')
   assert failed == (
-    'custom/mine/seed_0: FAILED: process 1 of 2 was lost; the same commands again resume from the last checkpoint'
+    'custom/mine/seed_0: FAILED: lost process 1 of 2; run the same commands again to resume from the last checkpoint'
   )
 
   two = start(tmp_path)

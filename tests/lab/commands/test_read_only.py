@@ -30,7 +30,7 @@ def content_of(folder):
 
 
 def conducted(runs) -> int:
-  return run_experiment.run_experiment(BLOCK, runs, launchers.local(), Console(width=100), 'python train.py')
+  return run_experiment.run_experiment(BLOCK, runs, launchers.local_launcher(), Console(width=100), 'python train.py')
 
 
 def read_only(folder) -> None:

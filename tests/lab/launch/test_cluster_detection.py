@@ -8,7 +8,7 @@ import pytest
 from jax._src.clusters import ClusterEnv
 
 from lab.launch import cluster_detection
-from lab.launch.cluster_detection import started_by_scheduler
+from lab.launch.cluster_detection import detect_process_group
 from training.config import ConfigError
 
 # The variables that Slurm's manual gives for a task of `srun -N3 -n3`, in a job of four tasks.
@@ -39,7 +39,7 @@ def started_with(monkeypatch, environment):
   with monkeypatch.context() as patch:
     for name, value in environment.items():
       patch.setenv(name, value)
-    return started_by_scheduler()
+    return detect_process_group()
 
 
 def test_jax_finds_its_clusters_as_it_did_when_this_was_written():
@@ -89,13 +89,13 @@ def test_the_steps_own_number_decides(monkeypatch):
 
 def test_variables_of_a_step_that_this_process_is_not_in_are_not_its_own(monkeypatch):
   """As in tmux: the server was started in the step, and is the child of no task any more."""
-  monkeypatch.setattr(cluster_detection, '_numbers_are_the_hosts', lambda: True)
+  monkeypatch.setattr(cluster_detection, '_in_host_pid_namespace', lambda: True)
   with subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as other:
     stale = STEP | {'SLURM_TASK_PID': str(other.pid)}
     assert started_with(monkeypatch, stale) is None
-    monkeypatch.setattr(cluster_detection, '_numbers_are_the_hosts', lambda: False)  # in a container that has its own
+    monkeypatch.setattr(cluster_detection, '_in_host_pid_namespace', lambda: False)  # in a container that has its own
     assert started_with(monkeypatch, stale).count == 3
-  monkeypatch.setattr(cluster_detection, '_numbers_are_the_hosts', lambda: True)
+  monkeypatch.setattr(cluster_detection, '_in_host_pid_namespace', lambda: True)
   for own in (os.getpid(), os.getppid()):
     assert started_with(monkeypatch, STEP | {'SLURM_TASK_PID': str(own)}).count == 3
 
@@ -122,8 +122,8 @@ def test_two_steps_of_one_job_meet_at_two_ports(monkeypatch):
     ({'OMPI_COMM_WORLD_SIZE': '4', 'OMPI_COMM_WORLD_RANK': '1'}, r'^4 processes.*--process_id=\$OMPI_COMM_WORLD_RANK'),
     ({'PMI_SIZE': '4', 'PMI_RANK': '1'}, r'^4 processes were .*--num_processes=4 --process_id=\$PMI_RANK$'),
     (STEP | {'PMI_SIZE': '12', 'PMI_RANK': '5'}, r'12 processes were started \(PMI_SIZE=12\)'),  # mpiexec, by srun
-    (OPEN_MPI | {'OMPI_COMM_WORLD_SIZE': 'x'}, 'the scheduler does not say which processes run together'),
-    (STEP | {'SLURM_PROCID': ''}, 'the scheduler does not say which processes run together'),
+    (OPEN_MPI | {'OMPI_COMM_WORLD_SIZE': 'x'}, 'cannot detect which processes run together'),
+    (STEP | {'SLURM_PROCID': ''}, 'cannot detect which processes run together'),
   ],
 )
 def test_processes_that_do_not_know_where_to_meet_are_told_what_to_say(environment, message, monkeypatch):

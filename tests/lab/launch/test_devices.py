@@ -2,8 +2,8 @@
 
 import pytest
 
-from lab.launch.devices import Place, cpu_environment, worker_places
-from lab.launch.processes import Processes
+from lab.launch.devices import DetectedDevices, WorkerSlot, cpu_environment, worker_slots
+from lab.launch.process_group import ProcessGroup
 from training.config import ConfigError, MeshConfig
 from training.host import cores
 
@@ -11,20 +11,24 @@ FORCED = '--xla_force_host_platform_device_count=3'
 CPU = cpu_environment(several=False)
 
 
+def detect(monkeypatch, platform, count):
+  monkeypatch.setattr('lab.launch.devices.detect_devices', lambda: DetectedDevices(platform, count, '', ''))
+
+
 def test_on_a_cpu_each_worker_has_a_core_and_a_heap_that_stays(monkeypatch):
   monkeypatch.setattr('lab.launch.devices.cores', lambda: [3, 5])
   monkeypatch.setenv('NPROC', '64')  # as a build system sets it
-  assert worker_places(0, whole_machine=False) == [Place(core, CPU | {'NPROC': '1'}) for core in (3, 5)]
-  assert [place.core for place in worker_places(5, whole_machine=False)] == [3, 5, 3, 5, 3]
-  assert worker_places(3, whole_machine=True) == [Place(None, CPU | {'NPROC': '2'})]
+  assert worker_slots(0, whole_machine=False) == [WorkerSlot(core, CPU | {'NPROC': '1'}) for core in (3, 5)]
+  assert [place.core for place in worker_slots(5, whole_machine=False)] == [3, 5, 3, 5, 3]
+  assert worker_slots(3, whole_machine=True) == [WorkerSlot(None, CPU | {'NPROC': '2'})]
 
 
 @pytest.mark.parametrize('settings', [{'JAX_NUM_CPU_DEVICES': '3'}, {'XLA_FLAGS': FORCED}])
 def test_devices_that_the_environment_makes_are_counted(settings, monkeypatch):
   for name in ('JAX_NUM_CPU_DEVICES', 'XLA_FLAGS'):
     monkeypatch.setenv(name, settings.get(name, ''))
-  assert {place.devices for place in worker_places(2, whole_machine=False)} == {3}
-  assert worker_places(0, whole_machine=True)[0].devices == 3
+  assert {place.devices for place in worker_slots(2, whole_machine=False)} == {3}
+  assert worker_slots(0, whole_machine=True)[0].devices == 3
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,7 @@ def test_a_run_on_a_cpu_has_as_many_devices_as_its_mesh_names(
 ):
   monkeypatch.setenv('XLA_FLAGS', xla_flags)
   monkeypatch.delenv('JAX_NUM_CPU_DEVICES', raising=False)
-  (place,) = worker_places(0, True, mesh, Processes('localhost:1', processes, 0))
+  (place,) = worker_slots(0, True, mesh, ProcessGroup('localhost:1', processes, 0))
   assert (place.environment.get('JAX_NUM_CPU_DEVICES'), place.devices) == (simulated, devices)
   assert place.environment.items() >= cpu_environment(several=devices > 1).items()
   assert ('arena_max=1' in place.environment['GLIBC_TUNABLES']) == (devices > 1)
@@ -52,52 +56,52 @@ def test_a_run_on_a_cpu_has_as_many_devices_as_its_mesh_names(
 
 def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-  monkeypatch.setattr('lab.launch.devices._accelerators', lambda: ('gpu', 4))
-  devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(0, whole_machine=False)]
+  detect(monkeypatch, 'gpu', 4)
+  devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_slots(0, whole_machine=False)]
   assert devices == ['0', '1', '2', '3']
-  assert [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(2, whole_machine=False)] == ['0', '1']
-  assert worker_places(0, whole_machine=True) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0,1,2,3'}, 4)]
-  assert worker_places(0, True, MeshConfig(data=2)) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0,1'}, 2)]
-  assert worker_places(0, True, MeshConfig(fsdp=8)) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0,1,2,3'}, 4)]
-  of_slurm = Processes('localhost:1', 4, 2, local_index=2)
-  assert worker_places(0, True, MeshConfig(), of_slurm) == [Place(None, {'CUDA_VISIBLE_DEVICES': '2'})]
-  two_a_gpu = [place.environment for place in worker_places(7, whole_machine=False)]
+  assert [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_slots(2, whole_machine=False)] == ['0', '1']
+  assert worker_slots(0, whole_machine=True) == [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': '0,1,2,3'}, 4)]
+  assert worker_slots(0, True, MeshConfig(data=2)) == [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': '0,1'}, 2)]
+  assert worker_slots(0, True, MeshConfig(fsdp=8)) == [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': '0,1,2,3'}, 4)]
+  of_slurm = ProcessGroup('localhost:1', 4, 2, local_index=2)
+  assert worker_slots(0, True, MeshConfig(), of_slurm) == [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': '2'})]
+  two_a_gpu = [place.environment for place in worker_slots(7, whole_machine=False)]
   assert [environment['CUDA_VISIBLE_DEVICES'] for environment in two_a_gpu] == [*'0123012']
   assert {environment['XLA_PYTHON_CLIENT_MEM_FRACTION'] for environment in two_a_gpu} == {'0.45'}
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '2,3,6,7')  # a scheduler's choice
-  devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_places(0, whole_machine=False)]
+  devices = [place.environment['CUDA_VISIBLE_DEVICES'] for place in worker_slots(0, whole_machine=False)]
   assert devices == ['2', '3', '6', '7']
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0')  # srun --gpus-per-task=1: each task sees its own as the first
-  monkeypatch.setattr('lab.launch.devices._accelerators', lambda: ('gpu', 1))
-  assert worker_places(0, True, MeshConfig(), of_slurm) == [Place(None, {'CUDA_VISIBLE_DEVICES': '0'})]
+  detect(monkeypatch, 'gpu', 1)
+  assert worker_slots(0, True, MeshConfig(), of_slurm) == [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': '0'})]
 
 
 def test_on_a_tpu_host_each_worker_has_a_chip(monkeypatch):
   monkeypatch.delenv('TPU_VISIBLE_CHIPS', raising=False)
-  monkeypatch.setattr('lab.launch.devices._accelerators', lambda: ('tpu', 4))
+  detect(monkeypatch, 'tpu', 4)
   for workers, chips in ((0, '0123'), (2, '01'), (9, '0123')):  # a chip serves one process alone
-    environments = [place.environment for place in worker_places(workers, whole_machine=False)]
+    environments = [place.environment for place in worker_slots(workers, whole_machine=False)]
     assert [environment['TPU_VISIBLE_CHIPS'] for environment in environments] == [*chips]
     assert {environment['TPU_CHIPS_PER_PROCESS_BOUNDS'] for environment in environments} == {'1,1,1'}
     assert {environment['TPU_PROCESS_BOUNDS'] for environment in environments} == {'1,1,1'}
-  assert worker_places(0, whole_machine=True) == [Place(None, {}, 4)]
+  assert worker_slots(0, whole_machine=True) == [WorkerSlot(None, {}, 4)]
   monkeypatch.setenv('TPU_VISIBLE_CHIPS', '2,3')
-  monkeypatch.setattr('lab.launch.devices._accelerators', lambda: ('tpu', 2))
-  chips = [place.environment['TPU_VISIBLE_CHIPS'] for place in worker_places(0, whole_machine=False)]
+  detect(monkeypatch, 'tpu', 2)
+  chips = [place.environment['TPU_VISIBLE_CHIPS'] for place in worker_slots(0, whole_machine=False)]
   assert chips == ['2', '3']
-  monkeypatch.setattr('lab.launch.devices._accelerators', lambda: ('tpu', 1))
-  assert worker_places(3, whole_machine=False) == [Place(None, {})]
+  detect(monkeypatch, 'tpu', 1)
+  assert worker_slots(3, whole_machine=False) == [WorkerSlot(None, {})]
 
 
 def test_an_accelerator_that_jax_cannot_use_is_told(monkeypatch):
   monkeypatch.setattr('lab.launch.devices.ACCELERATOR_PLUGINS', ('pytest',))
   monkeypatch.setenv('JAX_PLATFORMS', 'tpu')
   with pytest.raises(ConfigError, match=r"JAX cannot use this accelerator: .*'tpu'"):
-    worker_places(0, whole_machine=False)
+    worker_slots(0, whole_machine=False)
   monkeypatch.setenv('JAX_PLATFORMS', 'cuda')
   for plugins in (('pytest',), ()):  # installed or not: nothing trains on a CPU for want of what was asked for
     monkeypatch.setattr('lab.launch.devices.ACCELERATOR_PLUGINS', plugins)
     with pytest.raises(ConfigError, match='no such device here, or its plugin is not installed'):
-      worker_places(0, whole_machine=False)
+      worker_slots(0, whole_machine=False)
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  assert worker_places(0, whole_machine=True) == [Place(None, CPU | {'NPROC': str(len(cores()))})]
+  assert worker_slots(0, whole_machine=True) == [WorkerSlot(None, CPU | {'NPROC': str(len(cores()))})]

@@ -9,7 +9,7 @@ from rich.console import Console
 from lab.cli.command_line import parse_flags
 from lab.core import plan
 from lab.core.experiment import Experiment
-from lab.launch import devices, launchers, placement, worker_pool
+from lab.launch import device_report, devices, launchers, placement, worker_pool
 from training.config import Config
 from training.data.loading import load_data
 from training.run_files import run_directory
@@ -45,18 +45,18 @@ def test_a_dry_run_says_from_where_each_run_would_go_on(tmp_path):
 def test_a_launch_names_its_devices_and_starts_workers_where_no_others_are(tmp_path, monkeypatch):
   """Two commands at once, and what the second one prints."""
   monkeypatch.setattr('lab.launch.device_locks.FOLDER', tmp_path / 'devices')
-  for module in (devices, placement):
+  for module in (devices, placement, device_report):
     monkeypatch.setattr(module, 'cores', lambda: [4, 6])
-  monkeypatch.setattr(placement, 'processor', lambda: 'A CPU')
-  monkeypatch.setattr(placement, 'accelerator_here', lambda: ('', ''))
+  monkeypatch.setattr(device_report, 'processor', lambda: 'A CPU')
+  monkeypatch.setattr(device_report, 'find_accelerator', lambda: ('', ''))
   for name in ('JAX_NUM_CPU_DEVICES', 'XLA_FLAGS'):
     monkeypatch.delenv(name, raising=False)
   variants = {name: {'optimizer.learning_rate': 1e-3 * (k + 1)} for k, name in enumerate('abc')}
   runs = plan.plan_runs(Experiment(name='trial', question='?', variants=variants, seeds=(0,)), Config(), TINY, tmp_path)
   printed, cores = [], []
 
-  def execute(todo, places, display, processes, check):
-    cores.append([place.core for place in places])
+  def execute(todo, slots, display, group, check):
+    cores.append([slot.core for slot in slots])
     if len(cores) == 1:
       printed.append(launch_and_print(1, runs[2:]))
       printed.append(launch_and_print(0, runs[1:]))
@@ -64,11 +64,11 @@ def test_a_launch_names_its_devices_and_starts_workers_where_no_others_are(tmp_p
 
   def launch_and_print(workers, todo):
     output = io.StringIO()
-    launchers.local(workers)(runs, todo, Console(file=output))
+    launchers.local_launcher(workers)(runs, todo, Console(file=output))
     return output.getvalue()
 
   monkeypatch.setattr(worker_pool, 'execute', execute)
-  monkeypatch.setattr(worker_pool, 'claimed', lambda runs: contextlib.nullcontext())
+  monkeypatch.setattr(worker_pool, 'claim', lambda runs: contextlib.nullcontext())
   assert launch_and_print(1, runs[:1]) == 'training on 1 CPU core (A CPU)\n'
   assert cores == [[4], [6], [6, 4]]
   assert printed == [

@@ -21,8 +21,8 @@ import signal, sys, time
 from lab.launch import parent_watch
 told = []
 signal.signal(signal.SIGTERM, lambda *_: told.append(1))
-watch = parent_watch.Watch(int(sys.argv[1]))
-stop = watch.over(lambda: bool(told))
+watch = parent_watch.ParentWatch(int(sys.argv[1]))
+stop = watch.wrap(lambda: bool(told))
 {before}
 print('here', flush=True)
 {does}

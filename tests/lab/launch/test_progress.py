@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from lab.core.run import Run
-from lab.launch.progress import Display
+from lab.launch.progress import ProgressDisplay
 from training.config import Config
 
 RUN, OTHER = (Run('block', 'baseline', seed, Config(), Path('runs')) for seed in (0, 1))
@@ -32,9 +32,9 @@ class Clock:
     return self.now
 
 
-def display_on(file: io.StringIO, terminal: bool = False) -> tuple[Display, Clock]:
+def display_on(file: io.StringIO, terminal: bool = False) -> tuple[ProgressDisplay, Clock]:
   clock = Clock()
-  return Display(Console(file=file, width=100, force_terminal=terminal), 2, 0, clock), clock
+  return ProgressDisplay(Console(file=file, width=100, force_terminal=terminal), 2, 0, clock), clock
 
 
 @pytest.mark.parametrize(('event', 'row', 'line'), EVENTS)
@@ -46,7 +46,7 @@ def test_each_thing_that_a_run_does_is_shown(event, row, line):
   Console(file=file, width=100).print(display._table())
   assert row in file.getvalue()
   clock.now += 11
-  display.tell()
+  display.print_due_lines()
   assert file.getvalue().endswith(f'block/baseline/seed_0: {line}\n')
 
 
@@ -57,7 +57,7 @@ def test_the_bar_is_of_what_is_under_way():
   bars = []
   for event, *_ in EVENTS:
     display.progress(RUN, event)
-    bars.append(display._running[RUN].share)
+    bars.append(display._running[RUN].done_and_total)
   assert bars == [None, (120, 300), (120, 300), (65_536, 524_288), None]
 
 
@@ -69,7 +69,7 @@ def test_a_run_that_lasts_has_a_line_less_and_less_often():
   for second in range(1, 3001):
     clock.now = 100 + second
     before = len(file.getvalue())
-    display.tell()
+    display.print_due_lines()
     if len(file.getvalue()) > before:
       told.append(second)
   assert told == [10, 20, 40, 80, 160, 320, *range(620, 3001, 300)]
@@ -107,4 +107,4 @@ def test_it_ends_with_its_context(terminal):
   display, _ = display_on(io.StringIO(), terminal)
   with display:
     display.started(RUN)
-  assert not display._lines.is_alive()
+  assert not display._printer.is_alive()

@@ -18,7 +18,7 @@ from lab.commands import status
 from lab.core import plan
 from lab.core.experiment import Experiment
 from lab.core.run import Run
-from lab.launch import slurm, worker_pool
+from lab.launch import slurm, slurm_flags, submitit_executor, worker_pool
 from training.config import Config, ConfigError
 from training.files import read_json
 from training.run_files import run_directory
@@ -29,7 +29,7 @@ SMALL = {
   'inspect.level': 'off', 'run.steps': 100, 'run.batch_size': 4, 'run.log_every': 1, 'run.evaluations': 1,
   'run.evaluation_batches': 1, 'run.checkpoint_every': 50, 'optimizer.warmup_steps': 4,
 }  # fmt: skip
-REQUEST = slurm.Request(minutes=60)
+REQUEST = slurm_flags.Resources(minutes=60)
 
 
 def planned(place: Path, **variants) -> list[Run]:
@@ -42,13 +42,13 @@ def planned(place: Path, **variants) -> list[Run]:
   [('90', 90), ('90:30', 91), ('2:00:00', 120), ('0:59:59', 60), ('1-0', 1440), ('1-2:30', 1590), ('1-2:30:01', 1591)],
 )
 def test_a_time_is_read_as_sbatch_reads_it(text, minutes):
-  assert slurm.parse_time(text) == minutes
+  assert slurm_flags.parse_time(text) == minutes
 
 
 @pytest.mark.parametrize('text', ['', 'soon', '1h', '-5', '1:2:3:4', '1-2-3', '2', '0', '1:30', '-1-0'])
 def test_a_time_that_is_none_is_refused(text):
   with pytest.raises(ConfigError, match=f'^--slurm_time={text}: '):
-    slurm.parse_time(text)
+    slurm_flags.parse_time(text)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(place, capfd):
 
 
 def test_what_is_not_asked_for_is_left_to_the_cluster(tmp_path):
-  script = slurm.script(REQUEST, planned(tmp_path, only={}))
+  script = slurm.batch_script(REQUEST, planned(tmp_path, only={}))
   for option in ('array', 'partition', 'gpus-per-node', 'cpus-per-task', 'mem', 'account', 'wckey'):
     assert f'#SBATCH --{option}' not in script
   assert 'srun --unbuffered' in script
@@ -170,7 +170,7 @@ def test_only_what_is_missing_is_submitted(place, cluster, capfd):
   (cluster / 'script').unlink()
   (cluster / 'queue').write_text('12_0\n12_1\n12_2\n12_3\n12_4\n12_5\n7\n')
   assert run_main(*BLOCK) == 0
-  assert 'all that is not finished is in the queue\n' in capfd.readouterr().out
+  assert 'all unfinished runs are in the queue\n' in capfd.readouterr().out
   assert not (cluster / 'script').exists()
   (cluster / 'queue').write_text('12_0\n12_3\n')
   run_directory.note_failure(runs[1], run_directory.Failure('out of memory'))
@@ -186,7 +186,7 @@ def test_what_slurm_refuses_is_told_in_one_line_and_leaves_nothing(place, cluste
   assert run_main(*BLOCK) == 2
   output, error = capfd.readouterr()
   assert output == ''
-  assert error == 'train.py: Slurm refused the job: sbatch: error: invalid partition: gpuu\n'
+  assert error == 'train.py: Slurm rejected the job: sbatch: error: invalid partition: gpuu\n'
   assert list(place.iterdir()) == []
 
 
@@ -202,8 +202,8 @@ def jobs(monkeypatch):
       return submitted
 
   monkeypatch.setenv('PYTHONPATH', str(worker_pool.PROJECT))
-  monkeypatch.setattr(slurm, '_queue', set)
-  monkeypatch.setattr(slurm, 'executor_for', lambda request, folder, run: Here(folder))
+  monkeypatch.setattr(slurm, '_queued_jobs', set)
+  monkeypatch.setattr(submitit_executor, 'create_executor', lambda resources, folder, name: Here(folder))
   return submitted
 
 
@@ -238,7 +238,7 @@ def train(tmp_path, monkeypatch):
   (run,) = planned(tmp_path, only={})
 
   def train(*numbers: int, failed: bool = False) -> None:
-    def execute(runs, places, display, *, grace, check):
+    def execute(runs, slots, display, *, grace, check):
       for number in numbers:
         os.kill(os.getpid(), number)
       return worker_pool.Outcome(list(runs) if failed else [], stopped=bool(numbers))
@@ -283,6 +283,6 @@ def test_a_slurm_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
   command.write_text('#!/bin/sh\nexec sleep 60\n')
   command.chmod(0o755)
   monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
-  monkeypatch.setattr(slurm, 'ANSWER_WITHIN', 0.2)
-  with pytest.raises(ConfigError, match=r'Slurm does not answer: squeue took more than 0\.2 s'):
-    slurm._queue()
+  monkeypatch.setattr(slurm, 'SQUEUE_TIMEOUT', 0.2)
+  with pytest.raises(ConfigError, match=r'Slurm does not respond: squeue took more than 0\.2 s'):
+    slurm._queued_jobs()

@@ -20,8 +20,8 @@ from lab.cli import signals
 from lab.core import plan
 from lab.core.experiment import Experiment
 from lab.launch import worker_pool
-from lab.launch.devices import Place, worker_places
-from lab.launch.progress import Display
+from lab.launch.devices import DetectedDevices, WorkerSlot, worker_slots
+from lab.launch.progress import ProgressDisplay
 from training.config import Config, ConfigError
 from training.digests import read_manifest
 from training.files import read_json
@@ -45,22 +45,22 @@ def runs_of(tmp_path, *names, seeds=(0,)):
   return plan.plan_runs(experiment, Config(), {}, tmp_path / 'work dir')
 
 
-def execute(runs, places, terminal=False):
+def execute(runs, slots, terminal=False):
   output = io.StringIO()
   console = Console(file=output, width=100, force_terminal=terminal)
-  with Display(console, len(runs), 0) as display:
-    failed, stopped = worker_pool.execute(runs, places, display)
+  with ProgressDisplay(console, len(runs), 0) as display:
+    failed, stopped = worker_pool.execute(runs, slots, display)
   assert not stopped
   return [run.variant for run in failed], output.getvalue()
 
 
-def stop(runs, places, grace=worker_pool.GRACE):
+def stop(runs, slots, grace=worker_pool.GRACE_PERIOD):
   """`execute`, where somebody stops it: what was printed."""
   output = io.StringIO()
   earlier = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
   try:
-    with Display(Console(file=output, width=100), len(runs), 0) as display:
-      assert worker_pool.execute(runs, places, display, grace=grace) == ([], True)
+    with ProgressDisplay(Console(file=output, width=100), len(runs), 0) as display:
+      assert worker_pool.execute(runs, slots, display, grace=grace) == ([], True)
   finally:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == earlier
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -70,18 +70,18 @@ def stop(runs, places, grace=worker_pool.GRACE):
 @pytest.mark.parametrize('workers', [1, 2, 5])
 def test_what_kills_a_worker_fails_its_run_alone(tmp_path, stub, workers):
   runs = runs_of(tmp_path, 'good', 'killed', 'fine', 'exits', 'well', 'fails', 'done')
-  failed, output = execute(runs, [Place(None, {})] * workers)
+  failed, output = execute(runs, [WorkerSlot(None, {})] * workers)
   assert sorted(failed) == ['exits', 'fails', 'killed']
   assert [run.variant for run in worker_pool.unfinished(runs)] == ['killed', 'exits', 'fails']
-  killed = 'its process was killed by SIGKILL (by someone, or by a system that was short of memory)'
+  killed = 'its process was killed by SIGKILL (by a user, or by the system because memory ran out)'
   assert f'trial/killed/seed_0: FAILED: {killed}\n  one\n  two\n' in output
-  assert 'trial/exits/seed_0: FAILED: its process ended with code 3' in output
+  assert 'trial/exits/seed_0: FAILED: its process exited with code 3' in output
   assert 'trial/fails/seed_0: FAILED: MemoryError: 3 GB\n  one\n  two\n' in output
   assert 'trial/done/seed_0: completed, training loss 1.500' in output
   assert 'log.txt' in output
   failures = {run.variant: read_json(run.directory / 'failure.json') for run in runs}
   assert {name: failure['error'] for name, failure in failures.items() if failure} == {
-    'killed': killed, 'exits': 'its process ended with code 3',
+    'killed': killed, 'exits': 'its process exited with code 3',
     'fails': 'MemoryError: 3 GB',
   }  # fmt: skip
 
@@ -91,10 +91,10 @@ def test_a_failure_is_shown_with_what_its_own_attempt_has_said(tmp_path, stub):
   (run,) = runs = runs_of(tmp_path, 'silent')
   run.directory.mkdir(parents=True)
   (run.directory / 'log.txt').write_text('RuntimeError: of an earlier attempt\n')
-  output = execute(runs, [Place(None, {})])[1]
+  output = execute(runs, [WorkerSlot(None, {})])[1]
   assert 'FAILED: its process was killed by SIGKILL' in output
   assert 'of an earlier attempt' not in output
-  assert 'its log says nothing' in output
+  assert 'it wrote nothing to its log' in output
   (run.directory / 'log.txt').write_text('RuntimeError: of an earlier attempt\n')
   assert run_directory.read_failure(run.directory).log_start == 36
 
@@ -109,7 +109,7 @@ def test_a_worker_that_cannot_be_started_leaves_its_runs_to_the_others(tmp_path,
 
   monkeypatch.setattr(asyncio, 'create_subprocess_exec', scarce)
   runs = runs_of(tmp_path, 'a', 'b', 'c')
-  assert execute(runs, [Place(None, {})] * 2)[0] == []
+  assert execute(runs, [WorkerSlot(None, {})] * 2)[0] == []
   assert worker_pool.unfinished(runs) == []
 
 
@@ -121,21 +121,23 @@ def test_where_no_worker_can_be_started_the_limit_is_named(tmp_path, stub, monke
     raise error
 
   monkeypatch.setattr(asyncio, 'create_subprocess_exec', refuse)
-  with pytest.raises(ConfigError, match=r'no worker could be started \(.*\): .* raise the limit on them \(ulimit -u'):
-    execute(runs_of(tmp_path, 'a', 'b'), [Place(None, {})] * 2)
+  with pytest.raises(ConfigError, match=r'no worker could be started \(.*\): .* raise the limit \(ulimit -u'):
+    execute(runs_of(tmp_path, 'a', 'b'), [WorkerSlot(None, {})] * 2)
 
 
 def test_a_worker_that_says_nothing_for_long_is_told_of(tmp_path, stub, monkeypatch):
   monkeypatch.setattr(worker_pool, 'SILENCE', 0.1)
-  output = execute(runs_of(tmp_path, 'slow'), [Place(None, {})])[1]
-  assert 'trial/slow/seed_0: no word from its process for 0 minutes: it may take long steps, or hang; see' in output
+  output = execute(runs_of(tmp_path, 'slow'), [WorkerSlot(None, {})])[1]
+  assert (
+    'trial/slow/seed_0: no report from its process for 0 minutes: its steps may be slow, or it hangs; see' in output
+  )
   assert 'trial/slow/seed_0: completed' in output
 
 
 def test_a_worker_that_does_not_end_is_killed(tmp_path, stub, monkeypatch):
-  monkeypatch.setattr(worker_pool, 'END_WITHIN', 0.1)
+  monkeypatch.setattr(worker_pool, 'EXIT_WITHIN', 0.1)
   started = time.monotonic()
-  assert execute(runs_of(tmp_path, 'lingers'), [Place(None, {})])[0] == []
+  assert execute(runs_of(tmp_path, 'lingers'), [WorkerSlot(None, {})])[0] == []
   assert time.monotonic() - started < 30
   gc.collect()  # which complains of a process that nobody waited for
 
@@ -145,10 +147,10 @@ def test_a_workdir_that_is_moved_away_ends_the_sweep_and_is_not_created_again(tm
   output = io.StringIO()
   with (
     pytest.raises(locks.Moved, match='trial was moved or deleted while in use: put it back'),
-    worker_pool.claimed(runs) as check,
-    Display(Console(file=output, width=100), len(runs), 0) as display,
+    worker_pool.claim(runs) as check,
+    ProgressDisplay(Console(file=output, width=100), len(runs), 0) as display,
   ):
-    worker_pool.execute(runs, [Place(None, {})], display, check=check)
+    worker_pool.execute(runs, [WorkerSlot(None, {})], display, check=check)
   assert sorted(path.name for path in tmp_path.iterdir()) == ['moved', 'project']
   assert not (tmp_path / 'moved' / 'trial' / 'good' / 'seed_0' / 'result.json').exists()
 
@@ -157,7 +159,7 @@ def test_a_workdir_that_is_moved_away_ends_the_sweep_and_is_not_created_again(tm
 @pytest.mark.parametrize('workers', [1, 2])
 def test_a_signal_stops_what_is_under_way_and_begins_nothing_else(tmp_path, stub, number, workers):
   runs = runs_of(tmp_path, number, 'patient', 'done')
-  output = stop(runs, [Place(None, {})] * workers)
+  output = stop(runs, [WorkerSlot(None, {})] * workers)
   assert 'stopping: each run finishes its step and saves' in output
   assert f'trial/{number}/seed_0: stopped after step 1\n' in output
   assert 'FAILED' not in output
@@ -166,7 +168,7 @@ def test_a_signal_stops_what_is_under_way_and_begins_nothing_else(tmp_path, stub
 
 def test_a_worker_that_was_told_alone_stops_the_sweep(tmp_path, stub):
   runs = runs_of(tmp_path, 'told', 'good')
-  assert 'trial/told/seed_0: stopped' in stop(runs, [Place(None, {})])
+  assert 'trial/told/seed_0: stopped' in stop(runs, [WorkerSlot(None, {})])
   assert not runs[1].directory.exists()
 
 
@@ -176,8 +178,8 @@ def test_a_stopped_extension_leaves_the_results_of_the_runs_it_has_not_begun(tmp
     shorter.append(dataclasses.replace(run, config=run.config.replace({'run.steps': 40})))
     run_directory.prepare(run.directory, shorter[-1].config)
     made_result.finish(run.directory, steps=40)
-  with worker_pool.claimed(runs):
-    stop(runs, [Place(None, {})])
+  with worker_pool.claim(runs):
+    stop(runs, [WorkerSlot(None, {})])
   assert not run_directory.is_finished(runs[0].directory, shorter[0].config)
   assert run_directory.is_finished(runs[1].directory, shorter[1].config)
   assert read_json(runs[1].directory / 'config.json')['run.steps'] == 40
@@ -186,14 +188,14 @@ def test_a_stopped_extension_leaves_the_results_of_the_runs_it_has_not_begun(tmp
 
 def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub):
   started = time.monotonic()
-  output = stop(runs_of(tmp_path, 'deaf'), [Place(None, {})], grace=0.1)
-  assert time.monotonic() - started < worker_pool.GRACE
+  output = stop(runs_of(tmp_path, 'deaf'), [WorkerSlot(None, {})], grace=0.1)
+  assert time.monotonic() - started < worker_pool.GRACE_PERIOD
   assert 'trial/deaf/seed_0: stopped after step 1, not saved: it resumes from its last checkpoint\n' in output
 
 
 def test_a_second_sigint_quits_at_once(tmp_path, stub):
   with pytest.raises(SystemExit) as ended:
-    stop(runs_of(tmp_path, 'impatient', 'good'), [Place(None, {})])
+    stop(runs_of(tmp_path, 'impatient', 'good'), [WorkerSlot(None, {})])
   assert ended.value.code == 130
 
 
@@ -207,21 +209,21 @@ def test_a_worker_never_sees_the_sigint_of_the_terminal(tmp_path):
 
 def test_a_worker_serves_many_runs_and_has_its_place(tmp_path, stub):
   runs = runs_of(tmp_path, 'a', 'b', 'c', 'd', seeds=(0, 1))
-  execute(runs, [Place(None, {'CORE': 'left'}), Place(None, {'CORE': 'right'})])
+  execute(runs, [WorkerSlot(None, {'CORE': 'left'}), WorkerSlot(None, {'CORE': 'right'})])
   results = [read_json(run.directory / 'seen.json') for run in runs]
   assert len({result['pid'] for result in results}) <= 2
   assert {result['core'] for result in results} <= {'left', 'right'}
 
 
 def test_a_terminal_shows_the_runs_under_way(tmp_path, stub):
-  failed, output = execute(runs_of(tmp_path, 'good', 'fails'), [Place(None, {})], terminal=True)
+  failed, output = execute(runs_of(tmp_path, 'good', 'fails'), [WorkerSlot(None, {})], terminal=True)
   assert failed == ['fails']
   assert 'runs done' in output
 
 
 def test_finished_runs_are_skipped(tmp_path, stub):
   runs = runs_of(tmp_path, 'a', 'b')
-  execute(runs[:1], [Place(None, {})])
+  execute(runs[:1], [WorkerSlot(None, {})])
   assert worker_pool.unfinished(runs) == [runs[1]]
 
 
@@ -230,9 +232,9 @@ def test_four_workers_on_four_devices_share_none(tmp_path, stub, monkeypatch, pl
   """Each of four runs that are under way at once says what its process was given."""
   for name in ('CUDA_VISIBLE_DEVICES', 'TPU_VISIBLE_CHIPS'):
     monkeypatch.delenv(name, raising=False)
-  monkeypatch.setattr('lab.launch.devices._accelerators', lambda: (platform, 4))
+  monkeypatch.setattr('lab.launch.devices.detect_devices', lambda: DetectedDevices(platform, 4, '', ''))
   runs = runs_of(tmp_path, *(f'device_{k}' for k in range(4)))
-  assert execute(runs, worker_places(4, whole_machine=False))[0] == []
+  assert execute(runs, worker_slots(4, whole_machine=False))[0] == []
   results = [read_json(run.directory / 'seen.json') for run in runs]
   assert sorted(result[seen] for result in results) == [*'0123']
   assert len({result['pid'] for result in results}) == 4
@@ -251,7 +253,7 @@ def test_the_numbers_do_not_depend_on_the_workers(tmp_path):
   outcomes = []
   for name, workers in (('one', 1), ('two', 2), ('again', 2)):
     runs = plan.plan_runs(experiment, Config(), tiny, tmp_path / name)
-    assert execute(runs, worker_places(workers, whole_machine=False))[0] == []
+    assert execute(runs, worker_slots(workers, whole_machine=False))[0] == []
     logs = [(run.directory / 'metrics.jsonl').read_bytes() for run in runs]
     arrays = [read_manifest(newest(run.directory))['arrays'] for run in runs]
     differing = ['seconds', 'train_seconds', 'tokens_per_second', 'workdir', 'directory']

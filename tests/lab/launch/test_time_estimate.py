@@ -10,8 +10,8 @@ from rich.console import Console
 from lab.cli.command_line import parse_flags
 from lab.core import plan
 from lab.core.experiment import Experiment
-from lab.launch import devices, forecast, launchers, worker_pool
-from lab.launch.devices import Answer, Place
+from lab.launch import devices, launchers, time_estimate, worker_pool
+from lab.launch.devices import DetectedDevices, WorkerSlot
 from model.counts import flops_per_token
 from training.config import Config
 from training.run_files import run_directory
@@ -19,16 +19,16 @@ from training.run_files import run_directory
 CONFIG = Config().replace({'run.steps': 100, 'run.evaluations': 10, 'run.evaluation_batches': 4})
 BATCH = CONFIG.run.batch_size * CONFIG.data.sequence_length
 HERE = {'device': 'cpu (A CPU)', 'layout': '1 cpu device(s), 1 core(s)'}
-ONE_CORE = [Place(0, {}), Place(1, {})]
+ONE_CORE = [WorkerSlot(0, {}), WorkerSlot(1, {})]
 
 
 @pytest.fixture(autouse=True)
 def cpu(monkeypatch):
   """A machine with two cores that makes products at 8 GFLOP/s."""
-  monkeypatch.setattr(forecast, 'processor', lambda: 'A CPU')
-  monkeypatch.setattr(forecast, 'cores', lambda: [0, 1])
-  monkeypatch.setattr(forecast, 'product_speed', lambda threads: 4e9 * threads)
-  monkeypatch.setattr(devices, 'ask_jax', lambda: Answer('cpu', 1, '', ''))
+  monkeypatch.setattr(time_estimate, 'processor', lambda: 'A CPU')
+  monkeypatch.setattr(time_estimate, 'cores', lambda: [0, 1])
+  monkeypatch.setattr(time_estimate, 'matmul_flops_per_second', lambda threads: 4e9 * threads)
+  monkeypatch.setattr(devices, 'detect_devices', lambda: DetectedDevices('cpu', 1, '', ''))
 
 
 def planned(place, **variants):
@@ -37,13 +37,15 @@ def planned(place, **variants):
 
 
 def test_training_curve_and_final_evaluation_are_counted():
-  curve, final = 10 * 4 * BATCH, 2 * forecast.KJV_SPLIT
-  assert forecast.seconds(CONFIG, 1000.0) == pytest.approx((100 * BATCH + (curve + final) / 3) / 1000)
-  assert forecast.seconds(CONFIG, 1000.0, done=50) == pytest.approx((50 * BATCH + (curve / 2 + final) / 3) / 1000)
+  curve, final = 10 * 4 * BATCH, 2 * time_estimate.KJV_SPLIT
+  assert time_estimate.run_seconds(CONFIG, 1000.0) == pytest.approx((100 * BATCH + (curve + final) / 3) / 1000)
+  assert time_estimate.run_seconds(CONFIG, 1000.0, resume_step=50) == pytest.approx(
+    (50 * BATCH + (curve / 2 + final) / 3) / 1000
+  )
   copy = CONFIG.replace({'data.task': 'copy'})
-  assert forecast.seconds(copy, 1000.0) == pytest.approx((100 * BATCH + curve / 3) / 1000)
+  assert time_estimate.run_seconds(copy, 1000.0) == pytest.approx((100 * BATCH + curve / 3) / 1000)
   bounded = CONFIG.replace({'data.task': 'files', 'data.paths': 'x', 'run.final_evaluation_tokens': 9000})
-  assert forecast.seconds(bounded, 1000.0) == pytest.approx((100 * BATCH + (curve + 18000) / 3) / 1000)
+  assert time_estimate.run_seconds(bounded, 1000.0) == pytest.approx((100 * BATCH + (curve + 18000) / 3) / 1000)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_training_curve_and_final_evaluation_are_counted():
   [([5, 5, 5, 5], 2, 10), ([5, 5, 5], 2, 10), ([9, 1, 1, 1], 2, 9), ([3], 8, 3), ([1, 2, 3], 1, 6)],
 )
 def test_runs_are_divided_over_the_workers(each, at_a_time, all_of_them):
-  assert forecast.together(each, at_a_time) == all_of_them
+  assert time_estimate.total_seconds(each, at_a_time) == all_of_them
 
 
 def test_finished_runs_of_the_same_shape_say_how_fast(tmp_path):
@@ -59,16 +61,16 @@ def test_finished_runs_of_the_same_shape_say_how_fast(tmp_path):
   for run, speed in zip(runs[:3], (1000.0, 3000.0, 2000.0), strict=True):
     run_directory.prepare(run.directory, run.config)
     made_result.finish(run.directory, tokens_per_second=speed, **HERE)
-  found = forecast.forecast(runs[3:], {}, ONE_CORE, tmp_path)
-  assert found.seconds == pytest.approx(forecast.seconds(runs[3].config, 2000.0))
+  found = time_estimate.estimate_time(runs[3:], {}, ONE_CORE, tmp_path)
+  assert found.seconds == pytest.approx(time_estimate.run_seconds(runs[3].config, 2000.0))
   assert found.basis == f'from 3 finished runs in {tmp_path}'
-  assert found.line(1, 1) == (
-    f'about {forecast.duration(found.seconds)} for 1 run, compilation not included ({found.basis})'
+  assert found.sentence(1, 1) == (
+    f'about {time_estimate.format_duration(found.seconds)} for 1 run, compilation not included ({found.basis})'
   )
   deep = planned(tmp_path, deep={'model.num_layers': 4}, deeper={'model.num_layers': 6})
-  by_flops = forecast.forecast(deep[:1], {}, ONE_CORE, tmp_path).seconds
+  by_flops = time_estimate.estimate_time(deep[:1], {}, ONE_CORE, tmp_path).seconds
   ratio = flops_per_token(deep[0].config.model, 64) / flops_per_token(runs[0].config.model, 64)
-  assert by_flops == pytest.approx(forecast.seconds(deep[0].config, 2000.0 / ratio))
+  assert by_flops == pytest.approx(time_estimate.run_seconds(deep[0].config, 2000.0 / ratio))
 
 
 @pytest.mark.parametrize(
@@ -85,12 +87,12 @@ def test_a_run_of_quite_another_size_says_nothing(tmp_path, toy):
   runs = planned(tmp_path, toy=toy, real={'model.num_layers': 8})
   run_directory.prepare(runs[0].directory, runs[0].config)
   made_result.finish(runs[0].directory, tokens_per_second=1000.0, **HERE)
-  found = forecast.forecast(runs[1:2], {}, ONE_CORE, tmp_path)
+  found = time_estimate.estimate_time(runs[1:2], {}, ONE_CORE, tmp_path)
   assert found.basis.startswith('rough: ')
   assert found.seconds == pytest.approx(
-    forecast.seconds(runs[1].config, 2e9 / flops_per_token(runs[1].config.model, 64))
+    time_estimate.run_seconds(runs[1].config, 2e9 / flops_per_token(runs[1].config.model, 64))
   )
-  mixed = forecast.forecast([runs[2], runs[1]], {}, ONE_CORE[:1], tmp_path)  # one of the two would be guessed
+  mixed = time_estimate.estimate_time([runs[2], runs[1]], {}, ONE_CORE[:1], tmp_path)  # one of the two would be guessed
   assert mixed.basis.startswith('rough: ')
 
 
@@ -99,15 +101,15 @@ def test_runs_of_another_machine_say_nothing(tmp_path, other):
   runs = planned(tmp_path, a={'model.num_layers': 2}, b={'model.num_layers': 3})
   run_directory.prepare(runs[0].directory, runs[0].config)
   made_result.finish(runs[0].directory, tokens_per_second=1000.0, **(HERE | other))
-  found = forecast.forecast(runs[1:2], {}, ONE_CORE, tmp_path)
+  found = time_estimate.estimate_time(runs[1:2], {}, ONE_CORE, tmp_path)
   flops = flops_per_token(runs[1].config.model, 64)
-  assert found.seconds == pytest.approx(forecast.seconds(runs[1].config, 2e9 / flops))
+  assert found.seconds == pytest.approx(time_estimate.run_seconds(runs[1].config, 2e9 / flops))
   assert found.basis == 'rough: assumes half the speed of a large matrix product here, 4 GFLOP/s'
 
 
 def test_a_gpu_on_which_nothing_has_finished_is_not_guessed_at(tmp_path, monkeypatch):
-  monkeypatch.setattr(devices, 'ask_jax', lambda: Answer('gpu', 1, 'NVIDIA H200', ''))
-  assert forecast.forecast(planned(tmp_path, a={}), {}, [Place(None, {})], tmp_path) is None
+  monkeypatch.setattr(devices, 'detect_devices', lambda: DetectedDevices('gpu', 1, 'NVIDIA H200', ''))
+  assert time_estimate.estimate_time(planned(tmp_path, a={}), {}, [WorkerSlot(None, {})], tmp_path) is None
 
 
 def test_a_dry_run_ends_with_the_time(tmp_path):
@@ -124,4 +126,4 @@ def test_a_dry_run_ends_with_the_time(tmp_path):
 
 @pytest.mark.parametrize(('seconds', 'text'), [(0.2, '1 s'), (75, '75 s'), (300, '5 min'), (7200, '2.0 h')])
 def test_durations(seconds, text):
-  assert forecast.duration(seconds) == text
+  assert time_estimate.format_duration(seconds) == text

@@ -1,0 +1,23 @@
+"""What a launcher takes and returns."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+
+from lab.core.run import Run
+
+
+class LaunchResult(NamedTuple):
+  """How a launch ended.
+
+  Attributes:
+    failed: the runs that failed.
+    exit_code: of the command, if runs are left that neither finished nor failed; else None.
+  """
+
+  failed: list[Run]
+  exit_code: int | None
+
+
+Launcher = Callable[[Sequence[Run], Sequence[Run], Console], LaunchResult]  # all runs, the unfinished ones, the console
