@@ -12,8 +12,7 @@ from pathlib import Path
 from lab.launch import devices
 from lab.launch.devices import DetectedDevices, WorkerSlot
 from lab.launch.process_group import SINGLE_PROCESS, ProcessGroup
-from training.host import cores
-from training.provenance import processor
+from training.host import cores, processor
 
 HIDES_GPUS = ('', '-1', 'none', 'void', 'NoDevFiles')  # values of CUDA_VISIBLE_DEVICES that exclude every GPU
 

@@ -15,8 +15,7 @@ from lab.launch import devices
 from lab.launch.devices import WorkerSlot
 from model.counts import flops_per_token
 from training.config import Config
-from training.host import cores
-from training.provenance import processor
+from training.host import cores, processor
 from training.run_files.result import read_result
 
 EVALUATION_COST = 1 / 3  # of a token, relative to training on it: the forward pass alone
