@@ -1,16 +1,16 @@
-"""Redraws every figure, and says of each published claim whether BlockLab's own modules bear it out.
+"""Reproduces published claims: measures each with BlockLab's modules, decides it from the numbers, draws its figure.
 
-  python reproduce.py                                   everything that fits in 15 minutes on two cores
+  python reproduce.py                                   what fits in 15 minutes on two cores
   python reproduce.py --only=worked_example,rank_collapse
-  python reproduce.py --from_logs                       redraws from runs/ alone
-  python reproduce.py --scale=full                      the sizes for a GPU
-  python reproduce.py --check                           names what moved since it was last run here
-  python reproduce.py --list                            names what there is, with its claim and its time
+  python reproduce.py --from_logs                       redraws from runs/, measuring and training nothing
+  python reproduce.py --scale=full                      every reproduction, with sizes for a GPU
+  python reproduce.py --check                           lists differences from the committed values
+  python reproduce.py --list                            lists all reproductions with their time and claim
 
-Writes runs/reproduce/<name>/measured.json and its figure, and runs/reproduce/report.html with all that are there. What
-is left out without --only is named at the end, with the command that makes it; --check leaves out all that trains. The
-exit code is 1 if a reproduction failed or, with --check, moved, and 2 if what was asked for is not there. A verdict is
-not an error.
+Writes runs/reproduce/<name>/measured.json and a figure for each, and runs/reproduce/report.html with all results in the
+work directory. Without --only, the end of the output lists the reproductions left out, each with its command; --check
+leaves out those that train. The exit code is 1 if a reproduction failed or, with --check, changed, and 2 if the flags
+are invalid or results are missing. A verdict is not an error.
 """
 
 import sys
@@ -31,37 +31,46 @@ from rich.console import Console
 from lab.cli import command_line
 from lab.reproduce import command
 
-FLAGS = flags.FlagValues()  # its own: train.py has some of the same names
-LIST = flags.DEFINE_bool('list', False, 'List the reproductions, and run nothing.', flag_values=FLAGS)
+FLAGS = flags.FlagValues()  # separate, since train.py defines some of the same names
+LIST = flags.DEFINE_bool('list', False, 'List the reproductions without running any.', flag_values=FLAGS)
 ONLY = flags.DEFINE_list(
   'only',
   [],
-  'Reproduce these alone. Default: the quickest, as many as fit in 15 minutes on two cores; the end of the '
-  'output names those left out, and how to run each.',
+  'Run only these reproductions. Default: the fastest ones that fit in 15 minutes on two cores; the end of the '
+  'output lists those left out, each with its command.',
   flag_values=FLAGS,
 )
 FROM_LOGS = flags.DEFINE_bool(
-  'from_logs', False, 'Measure and train nothing: redraw from what is in the workdir.', flag_values=FLAGS
+  'from_logs',
+  False,
+  'Redraw from the results in the work directory, measuring and training nothing.',
+  flag_values=FLAGS,
 )
 SCALE = flags.DEFINE_enum(
-  'scale', 'small', ['small', 'full'], 'small: for two cores; full: for a GPU, and all of it.', flag_values=FLAGS
+  'scale',
+  'small',
+  ['small', 'full'],
+  'small: sizes for two cores; full: every reproduction, with sizes for a GPU.',
+  flag_values=FLAGS,
 )
 CHECK = flags.DEFINE_bool(
   'check',
   False,
-  'Compare with what experiments/expected keeps, and exit with 1 if something moved. Without --only, '
-  'those that need no training.',
+  'Compare with the values in experiments/expected, and exit with 1 if any changed. Default without --only: the '
+  'reproductions that need no training.',
   flag_values=FLAGS,
 )
 UPDATE_EXPECTED = flags.DEFINE_bool(
-  'update_expected', False, 'Keep what was measured as what to expect from now on.', flag_values=FLAGS
+  'update_expected', False, 'Replace the values in experiments/expected by the measured ones.', flag_values=FLAGS
 )
-WORKDIR = flags.DEFINE_string('workdir', 'runs', 'Where the results go: <workdir>/reproduce.', flag_values=FLAGS)
+WORKDIR = flags.DEFINE_string(
+  'workdir', 'runs', 'Work directory; results are written to <workdir>/reproduce.', flag_values=FLAGS
+)
 
 
 def main(console: Console) -> int:
-  """Reproduces what the flags ask for, and returns the exit code."""
-  asked = command.Request(
+  """Runs the reproductions that the flags select, and returns the exit code."""
+  options = command.Options(
     list=LIST.value,
     only=tuple(ONLY.value),
     from_logs=FROM_LOGS.value,
@@ -70,7 +79,7 @@ def main(console: Console) -> int:
     update_expected=UPDATE_EXPECTED.value,
     workdir=WORKDIR.value,
   )
-  return command.reproduce(asked, console)
+  return command.reproduce(options, console)
 
 
 if __name__ == '__main__':

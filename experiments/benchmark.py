@@ -1,4 +1,4 @@
-"""This command is now in lab/benchmark."""
+"""This command has moved to lab/benchmark."""
 
 import sys
 

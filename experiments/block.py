@@ -1,4 +1,4 @@
-"""What does each decision of a modern Transformer block buy: where the norm sits, the gate, the residual?
+"""How much does each part of a modern Transformer block contribute: Pre-Norm, the gate, the residual?
 
 Command: python train.py --experiment=block
 Time: 8 minutes on two cores of about 100 GFLOP/s each, for 20 runs.
@@ -7,18 +7,18 @@ Time: 8 minutes on two cores of about 100 GFLOP/s each, for 20 runs.
   baseline      8e-3            2.277                  5/5
   post_norm     4e-3            2.298                  5/5       +0.022 [-0.009, +0.053]   inconclusive
   relu          8e-3            2.335                  5/5       +0.059 [+0.045, +0.073]   worse
-  no_residual   2e-3            4.491                  0/5       unigrams alone have 4.489
+  no_residual   2e-3            4.491                  0/5       the unigram model has 4.489
 
-Each at the rate that was best for it (experiments/tuned/block.csv). At 4e-3 for all, on the validation split, post_norm
-had +0.003 [-0.034, +0.040] and relu +0.064 [+0.053, +0.076]. Post-LN wants the smaller rate: over two seeds it loses
-0.10 to the baseline at 8e-3, and learns nothing at 1.6e-2, where the baseline still does. All with one initialisation:
-see experiments/initialisation.py for what that decides.
+Each variant at its best learning rate (experiments/tuned/block.csv). With 4e-3 for all, on the validation split,
+post_norm had +0.003 [-0.034, +0.040] and relu +0.064 [+0.053, +0.076]. Post-LN needs the smaller rate: over two seeds
+it is 0.10 worse than the baseline at 8e-3, and learns nothing at 1.6e-2, where the baseline still learns. All variants
+share one initialisation; experiments/initialisation.py shows what depends on it.
 """
 
 from lab.core.experiment import Experiment
 
 EXPERIMENT = Experiment(
-  question='What does each decision of the block buy: where the norm sits, the gate, the residual?',
+  question='How much does each part of the block contribute: Pre-Norm, the gate, the residual?',
   variants={
     'baseline': {},  # pre-norm, RMSNorm, SwiGLU, residual
     'post_norm': {'model.norm_placement': 'post'},

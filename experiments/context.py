@@ -1,7 +1,8 @@
-"""Layer 1 asks the same of `like` whatever stands before it; later layers ask in the light of what was read.
+"""Does the attention query at a word depend on the words before it?
 
 A tiny model learns a grammar in which the word after `like` depends on the pronoun: "I often like tea", "They really
-like milk". The query at `like` is compared between sentences that differ in the pronoun alone.
+like milk". The queries at `like` are compared between sentences that differ only in the pronoun: in layer 1 they are
+equal, in later layers they need not be.
 
 Command: python reproduce.py --only=context
 Time: 12 seconds.
@@ -19,7 +20,8 @@ from matplotlib.figure import Figure
 
 from lab.core.reproduction import Measured, Reproduction, at_least, exactly
 from lab.figures.figure_style import VARIANT_COLOURS, new_figure
-from lab.reproduce.hand_set_weights import layer, streams
+from lab.reproduce.model_parts import block_with_params, residual_streams
+from lab.reproduce.seed_curves import plot_seeds_and_mean
 from model import ModelConfig, apply, init
 
 PRONOUNS = ('I', 'You', 'We', 'They')
@@ -38,7 +40,7 @@ RESIDUAL: dict[str, dict[str, Any]] = {
 
 
 def measure(num_layers: int, d_model: int, steps: int, learning_rate: float, seeds: int) -> dict:
-  """By wiring: query distance at `like` by layer, share of right words after it, and its loss, each by seed."""
+  """With and without the residual: distance of queries at `like` by layer, and accuracy and loss after it, by seed."""
   keys = jax.random.split(jax.random.key(0), seeds)
   measured: dict = {}
   for name, changes in RESIDUAL.items():
@@ -46,9 +48,9 @@ def measure(num_layers: int, d_model: int, steps: int, learning_rate: float, see
       vocab_size=len(WORDS), num_layers=num_layers, d_model=d_model, num_heads=2, num_positions=LIKE + 1,
       position='learned', **changes,
     )  # fmt: skip
-    params = jax.jit(jax.vmap(functools.partial(trained, config, steps, learning_rate)))(keys)
-    look = jax.jit(jax.vmap(functools.partial(look_at_like, config)))(params)
-    measured |= {f'{quantity} {name}': value for quantity, value in look.items()}
+    params = jax.jit(jax.vmap(functools.partial(train, config, steps, learning_rate)))(keys)
+    at_like = jax.jit(jax.vmap(functools.partial(measure_at_like, config)))(params)
+    measured |= {f'{quantity} {name}': value for quantity, value in at_like.items()}
   return {
     **measured,
     'first_layer': [jnp.max(measured[f'distance {name}'][:, 0]) for name in RESIDUAL],
@@ -57,39 +59,39 @@ def measure(num_layers: int, d_model: int, steps: int, learning_rate: float, see
   }
 
 
-def trained(config: ModelConfig, steps: int, learning_rate: float, key: jax.Array):
+def train(config: ModelConfig, steps: int, learning_rate: float, key: jax.Array):
   """Parameters after `steps` steps of Adam on all sentences at once."""
   optimizer = optax.adam(learning_rate)
   params = init(config, key)
 
   def step(carry, _):
     params, state = carry
-    gradient = jax.grad(lambda p: jnp.mean(nats(config, p)))(params)
+    gradient = jax.grad(lambda p: jnp.mean(losses(config, p)))(params)
     updates, state = optimizer.update(gradient, state, params)
     return (optax.apply_updates(params, updates), state), None
 
   return jax.lax.scan(step, (params, optimizer.init(params)), length=steps)[0][0]
 
 
-def nats(config: ModelConfig, params) -> jax.Array:
-  """The loss of every next word, (sentence, position)."""
+def losses(config: ModelConfig, params) -> jax.Array:
+  """The loss of every next word in nats, (sentence, position)."""
   logits_BTV, _ = apply(config, params, SENTENCES[:, :-1])
   return optax.softmax_cross_entropy_with_integer_labels(logits_BTV, SENTENCES[:, 1:])
 
 
-def look_at_like(config: ModelConfig, params) -> dict[str, jax.Array]:
-  """What the trained model does at `like`.
+def measure_at_like(config: ModelConfig, params) -> dict[str, jax.Array]:
+  """Measures a trained model at the position of `like`.
 
   Returns:
-    `distance`, (L,): |q - q'|/|q| over pairs of sentences that differ in the pronoun alone, mean; `right`: the share of
-    sentences whose object it predicts; `loss`: in nats at the object.
+    `distance`, (L,): the mean of |q - q'|/|q| over pairs of sentences that differ only in the pronoun; `right`: the
+    share of sentences whose object is predicted; `loss`: the loss of the object in nats.
   """
   tokens_BT = SENTENCES[:, :-1]
   x_BTD = params['embedding']['token'][tokens_BT] + params['embedding']['position'][: LIKE + 1]
-  entering_LBTD = streams(config, params['blocks'], x_BTD)[:-1]
+  entering_LBTD = residual_streams(config, params['blocks'], x_BTD)[:-1]
 
   def query_at_like(blocks, x_BTD):
-    block = layer(config, blocks)
+    block = block_with_params(config, blocks)
     return block.attention.query(block.attention_norm(x_BTD))[:, LIKE]
 
   q_LBD = jax.vmap(query_at_like)(params['blocks'], entering_LBTD)
@@ -100,45 +102,43 @@ def look_at_like(config: ModelConfig, params) -> dict[str, jax.Array]:
   return {
     'distance': jnp.sum(apart_LPPA, (1, 2, 3)) / pairs / jnp.mean(jnp.linalg.norm(q_LPAD, axis=-1), (1, 2)),
     'right': jnp.mean(predicted == SENTENCES[:, -1]),
-    'loss': jnp.mean(nats(config, params)[:, LIKE]),
+    'loss': jnp.mean(losses(config, params)[:, LIKE]),
   }
 
 
 def draw(measured: Measured) -> Figure:
-  """Query distance by layer, a thin line a seed and a thick one for the mean; beside it the share of right words."""
+  """Left: distance of the queries by layer, seeds thin and their mean thick. Right: the share of correct words."""
   figure = new_figure(2.6)
   left, right = figure.subplots(1, 2, width_ratios=[1.6, 1])
   colours = (VARIANT_COLOURS['pre'], VARIANT_COLOURS['no_residual'])
   for row, (name, colour) in enumerate(zip(RESIDUAL, colours, strict=True)):
     distances = np.array(measured[f'distance {name}'])
     layers = np.arange(1, distances.shape[1] + 1)
-    for seed, distance in enumerate(distances):
-      left.plot(layers, distance, color=colour, lw=0.6, alpha=0.45, gid=f'{name}, seed {seed}')
-    left.plot(layers, distances.mean(0), '-o', ms=3, color=colour, lw=1.5, label=name, gid=f'{name}, mean')
+    plot_seeds_and_mean(left, layers, distances, name, colour)
     shares = np.array(measured[f'right {name}'])
     right.plot(row + np.linspace(-0.15, 0.15, len(shares)), shares, 'o', color=colour, ms=4, mew=0, gid=name)
-  left.set(xlabel='layer', ylabel='distance of queries at "like"\n(share of their length)', ylim=(-0.05, None))
+  left.set(xlabel='layer', ylabel='distance of queries at "like"\n(relative to their length)', ylim=(-0.05, None))
   left.set_xticks(layers)
-  right.set(ylabel='right words after "like" (share)', ylim=(-0.05, 1.05), xlim=(-0.6, 1.6))
+  right.set(ylabel='correct words after "like" (share)', ylim=(-0.05, 1.05), xlim=(-0.6, 1.6))
   right.set_xticks([0, 1], ['with\nresidual', 'without\nresidual'])
   figure.legend(*left.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure
 
 
 REPRODUCTION = Reproduction(
-  claim='The query at "like" is the same in layer 1 whatever the pronoun before it; from layer 2 on it may differ.',
+  claim='In layer 1 the query at "like" does not depend on the pronoun before it; from layer 2 on it may.',
   source='The article, "I like" and "They like"',
   expected=(
-    exactly('first_layer', 'distance of queries in layer 1, with and without residual', (0, 0)),
-    at_least('second_layer', 'in layer 2, with residual: distance over length', 0.05, over_seeds=True),
-    exactly('right', 'right words after "like", with residual', 1, over_seeds=True),
+    exactly('first_layer', 'layer 1, with and without residual: distance of queries', (0, 0)),
+    at_least('second_layer', 'layer 2, with residual: distance over length', 0.05, over_seeds=True),
+    exactly('right', 'share of correct words after "like", with residual', 1, over_seeds=True),
   ),
   seconds=12,
   draw=draw,
   caption=(
-    'Left: mean distance of the queries at "like" between sentences that differ in the pronoun alone, over their '
-    'length, after training; thin: seeds. Right: the share of sentences whose last word is predicted: without the '
-    'residual, too, a branch that has read the pronoun can carry it on.'
+    'Left: mean distance, relative to their length, of the queries at "like" between sentences that differ only in the '
+    'pronoun, after training; thin lines: seeds. Right: the share of sentences whose last word is predicted. Without '
+    'the residual, too, a branch that has read the pronoun can pass it on.'
   ),
   measure=measure,
   settings={'num_layers': 4, 'd_model': 32, 'steps': 200, 'learning_rate': 3e-3, 'seeds': 5},

@@ -45,7 +45,7 @@ EXPERIMENT = Experiment(
 
 
 def read(found: ExperimentRuns) -> dict:
-  """Final losses by seed and variant, their difference to ReLU's, and parameters over ReLU's."""
+  """Final losses by variant and seed, their difference to ReLU, and parameter counts relative to ReLU."""
   losses = {name: final_losses(found, name) for name in PUBLISHED}
   parameters = {run.variant: run.result['parameters'] for run in found.runs}
   return {
@@ -58,7 +58,7 @@ def read(found: ExperimentRuns) -> dict:
 
 
 def draw(measured: Measured) -> Figure:
-  """A row a variant: seeds as points, their mean as a bar."""
+  """One row per variant: seeds as points, their mean as a bar."""
   figure = new_figure(2.8)
   axes = figure.add_subplot()
   for row, name in enumerate(PUBLISHED):
@@ -74,10 +74,10 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='At equal parameters gated feed-forwards reach a lower loss than ReLU, GEGLU and SwiGLU the lowest.',
+  claim='At equal parameters gated feed-forwards reach a lower loss than ReLU; GEGLU and SwiGLU the lowest.',
   source='Shazeer 2020, GLU Variants Improve Transformer, table 1',
   expected=(
-    exactly('parameters', 'parameters over those of ReLU', (1,) * len(PUBLISHED), 0.002),
+    exactly('parameters', 'parameter count over that of ReLU', (1,) * len(PUBLISHED), 0.002),
     at_most('gated_minus_relu', 'mean of the five gated minus ReLU', 0, over_seeds=True),
     at_most('geglu_minus_relu', 'GEGLU minus ReLU (published: -0.055 nats)', 0, over_seeds=True),
     at_most('swiglu_minus_relu', 'SwiGLU minus ReLU (published: -0.053 nats)', 0, over_seeds=True),
@@ -85,8 +85,8 @@ REPRODUCTION = Reproduction(
   seconds=700,
   draw=draw,
   caption=(
-    'Final validation loss by activation. Points: seeds, each paired with the same seed of the others; bars: means. '
-    'Vermilion: gated; dashed: the mean of ReLU. All at one learning rate.'
+    'Final validation loss by activation. Points: seeds, paired across activations; bars: means. Vermilion: gated; '
+    'dashed: mean of ReLU. All at the same learning rate.'
   ),
   read=read,
   drift=0.02,

@@ -1,7 +1,7 @@
-"""One wide head or several narrow ones, at equal width and parameters?
+"""One wide attention head or several narrow ones, at equal d_model and parameter count?
 
 Command: python train.py --experiment=heads
-Time: about that of experiments/block.py, with as many runs and FLOPs.
+Time: about that of experiments/block.py, which has as many runs and FLOPs.
 
             bits per byte   learned   minus baseline [95% interval]
   heads_4   2.275           5/5
@@ -13,7 +13,7 @@ Time: about that of experiments/block.py, with as many runs and FLOPs.
 from lab.core.experiment import Experiment
 
 EXPERIMENT = Experiment(
-  question='One wide head or several narrow ones, at equal width and parameters?',
+  question='One wide attention head or several narrow ones, at equal d_model and parameter count?',
   variants={
     'heads_4': {},
     **{f'heads_{heads}': {'model.num_heads': heads} for heads in (1, 2, 8)},

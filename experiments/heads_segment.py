@@ -1,4 +1,4 @@
-"""All that one head can read of two values is the segment between them; two heads reach a point off it.
+"""What can one attention head read from two values, and what two heads?
 
 Command: python reproduce.py --only=heads_segment
 Time: 2 seconds.
@@ -9,24 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.worked_example import READ, THREE_TO_ONE, X, config
 from lab.core.reproduction import Measured, Reproduction, at_most, exactly
 from lab.figures.figure_style import BLACK, COLOURS, new_figure
-from lab.reproduce.hand_set_weights import by_hand
+from lab.reproduce.article_block import AVERAGE, THREE_TO_ONE, X, article_config
+from lab.reproduce.model_parts import module_with_weights
 from model.attention import Attention
 
 TARGET = (1.5, 0.75)
 
 
 def measure(logits: int) -> dict:
-  """What one head reads at position 2 at many attention logits of position 1, and what two heads read.
+  """The outputs of one head at position 2 for a range of attention logits of position 1, and the output of two heads.
 
   Args:
-    logits: how many, from -12 to 12.
+    logits: the number of logits, from -12 to 12.
   """
   swept = jnp.linspace(-12.0, 12.0, logits)
-  one_head_2 = jax.jit(jax.vmap(read_with_logit))(swept)
-  two_heads = by_hand(Attention, config(num_heads=2), READ | THREE_TO_ONE)(X)[0, 1]
+  one_head_2 = jax.jit(jax.vmap(one_head_output))(swept)
+  two_heads = module_with_weights(Attention, article_config(num_heads=2), AVERAGE | THREE_TO_ONE)(X)[0, 1]
   first, second = np.asarray(X[0])
   along = (second - first) / np.linalg.norm(second - first)
   off = np.asarray(one_head_2 - first)
@@ -42,21 +42,21 @@ def measure(logits: int) -> dict:
   }
 
 
-def read_with_logit(logit: jax.Array) -> jax.Array:
-  """What one head reads at position 2 if position 1 has this logit, and position 2 has 0; shape (2,)."""
-  query = jnp.array([[0.0, 0.0], [1.0, 0.0]]) * logit * 2**0.5  # undoes the 1/sqrt(K) of K = 2
-  weights = {**READ, 'query/kernel': query, 'key/kernel': [[0.5, 0.0], [0.0, 0.0]]}
-  return by_hand(Attention, config(), weights)(X)[0, 1]
+def one_head_output(logit: jax.Array) -> jax.Array:
+  """The output of one head at position 2, (2,), if position 1 has this attention logit and position 2 has 0."""
+  query = jnp.array([[0.0, 0.0], [1.0, 0.0]]) * logit * 2**0.5  # cancels the 1/sqrt(K), K = 2
+  weights = {**AVERAGE, 'query/kernel': query, 'key/kernel': [[0.5, 0.0], [0.0, 0.0]]}
+  return module_with_weights(Attention, article_config(), weights)(X)[0, 1]
 
 
 def draw(measured: Measured) -> Figure:
-  """The two values, what one head read, the target, and the rectangle that two heads of width 1 reach."""
+  """The two values, the outputs of one head, the target, and the rectangle of outputs of two heads of width 1."""
   figure = new_figure(2.7)
   axes = figure.add_subplot()
-  values, reads = np.array(measured['values']), np.array(measured['one_head'])
+  values, outputs = np.array(measured['values']), np.array(measured['one_head'])
   axes.fill([0, 2, 2, 0], [0, 0, 1, 1], color=COLOURS[1], alpha=0.12, lw=0)
   axes.text(0.05, 0.06, 'two heads', color=COLOURS[1], fontsize=8)
-  axes.plot(*reads.T, color=COLOURS[0], lw=2, gid='one head')
+  axes.plot(*outputs.T, color=COLOURS[0], lw=2, gid='one head')
   axes.text(0.75, 0.44, 'one head', color=COLOURS[0], fontsize=8, ha='right')
   axes.plot(*values.T, 'o', color=BLACK, ms=6, gid='values')
   for name, (x, y), offset in zip(
@@ -74,19 +74,19 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='All that one head can read of two values is the segment between them; two heads reach a point off it.',
+  claim='One head can only read the segment between two values; two heads reach a point off it.',
   source='The article, why several heads',
   expected=(
-    at_most('off_the_segment', 'farthest that one head reads from the line through the values', 1e-6),
-    exactly('ends', 'largest and smallest coordinates it reads', ((2, 1), (0, 0)), 1e-4),
-    exactly('nearest', 'nearest it comes to (3/2, 3/4)', 0.5 / 1.25**0.5, 1e-4),
-    at_most('two_heads_miss', 'how far two heads are from it', 1e-6),
+    at_most('off_the_segment', 'one head: largest distance from the line through the values', 1e-6),
+    exactly('ends', 'one head: largest and smallest coordinates', ((2, 1), (0, 0)), 1e-4),
+    exactly('nearest', 'one head: smallest distance to (3/2, 3/4)', 0.5 / 1.25**0.5, 1e-4),
+    at_most('two_heads_miss', 'two heads: distance to (3/2, 3/4)', 1e-6),
   ),
   seconds=2,
   draw=draw,
   caption=(
-    'Vermilion: what one head reads at position 2, at attention logits from -12 to 12. Blue: what two heads of '
-    'width 1, one a coordinate, can read (area) and do read with weights 3/4 and 1/4 (square): the target.'
+    'Vermilion: outputs of one head at position 2, for attention logits from -12 to 12. Blue: possible outputs of two '
+    'heads of width 1, one per coordinate (area), and their output with weights 3/4 and 1/4 (square): the target.'
   ),
   measure=measure,
   settings={'logits': 961},

@@ -1,4 +1,4 @@
-"""How large is the residual stream after l blocks at initial values, under Post-LN, Pre-LN and sandwich?
+"""How large is the residual stream after l blocks at initialisation, under Post-LN, Pre-LN and sandwich norm?
 
 Xiong et al. 2020, On Layer Normalization in the Transformer Architecture, lemma 2; Kim et al. 2025, Peri-LN.
 Command: python reproduce.py --only=hidden_norm
@@ -14,26 +14,26 @@ from matplotlib.figure import Figure
 
 from lab.core.reproduction import Measured, Reproduction, between, exactly
 from lab.figures.figure_style import VARIANT_COLOURS, new_figure
-from lab.reproduce.hand_set_weights import layer, streams, with_weights
+from lab.reproduce.model_parts import block_with_params, residual_streams
+from lab.reproduce.theorem_setting import theorem_config, with_uniform_attention
 from model import ModelConfig, init
 from model.config import NormPlacement
 
 PLACEMENTS: tuple[NormPlacement, ...] = ('pre', 'post', 'sandwich')
-UNIFORM = ('attention/query/kernel', 'attention/key/kernel')  # at zero: every position reads all alike
 
 
 def measure(d_model: int, positions: int, num_layers: int, seeds: int) -> dict:
-  """|x|^2/d of the stream, mean over positions, by seed: before every block and after the last.
+  """|x|^2/d of the stream before every block and after the last one, averaged over positions, by placement and seed.
 
-  Under `post` also what stands before the feed-forward's norm, by layer.
+  Under Post-LN also |x|^2/d of the input of the feed-forward's norm, by layer.
   """
   keys = jax.random.split(jax.random.key(0), seeds)
-  configs = {placement: setting(placement, num_layers, d_model) for placement in PLACEMENTS}
+  configs = {placement: theorem_config(placement, num_layers, d_model) for placement in PLACEMENTS}
   sizes = {
     placement: jax.jit(jax.vmap(functools.partial(size_by_layer, config, positions)))(keys)
     for placement, config in configs.items()
   }
-  post_before = jax.jit(jax.vmap(functools.partial(before_last_norm, configs['post'], positions)))(keys)
+  post_before = jax.jit(jax.vmap(functools.partial(norm_input_by_layer, configs['post'], positions)))(keys)
   return {
     'size': sizes,
     'post_before': post_before,
@@ -45,32 +45,24 @@ def measure(d_model: int, positions: int, num_layers: int, seeds: int) -> dict:
   }
 
 
-def setting(placement: NormPlacement, num_layers: int, d_model: int) -> ModelConfig:
-  """The setting of the theorems, but for uniform attention: one head, every matrix d x d, Xavier, no bias."""
-  return ModelConfig(
-    num_layers=num_layers, d_model=d_model, num_heads=1, d_ff=d_model, feed_forward='relu', norm='layer',
-    norm_placement=placement, init='xavier', init_depth_scale=False, position='none', causal=False,
-  )  # fmt: skip
-
-
-def initial(config: ModelConfig, positions: int, key: jax.Array) -> tuple[dict, jax.Array]:
-  """The blocks with uniform attention, and Gaussian inputs."""
-  blocks = with_weights(init(config, key)['blocks'], lambda path, leaf: 0 * leaf if path in UNIFORM else leaf)
+def blocks_and_input(config: ModelConfig, positions: int, key: jax.Array) -> tuple[dict, jax.Array]:
+  """Initial parameters of the blocks, with uniform attention, and a Gaussian input."""
+  blocks = with_uniform_attention(init(config, key)['blocks'])
   return blocks, jax.random.normal(jax.random.fold_in(key, 1), (1, positions, config.d_model))
 
 
 def size_by_layer(config: ModelConfig, positions: int, key: jax.Array) -> jax.Array:
   """Mean of |x|^2/d over positions, (L + 1,)."""
-  return jnp.mean(jnp.square(streams(config, *initial(config, positions, key))), (1, 2, 3))
+  return jnp.mean(jnp.square(residual_streams(config, *blocks_and_input(config, positions, key))), (1, 2, 3))
 
 
-def before_last_norm(config: ModelConfig, positions: int, key: jax.Array) -> jax.Array:
-  """Under `post`: mean of |u + feed_forward(u)|^2/d, what the feed-forward's norm takes in, by layer, (L,)."""
-  blocks, x_BTD = initial(config, positions, key)
-  entering = streams(config, blocks, x_BTD)[:-1]
+def norm_input_by_layer(config: ModelConfig, positions: int, key: jax.Array) -> jax.Array:
+  """Under Post-LN: mean of |u + feed_forward(u)|^2/d, the input of the feed-forward's norm, by layer, (L,)."""
+  blocks, x_BTD = blocks_and_input(config, positions, key)
+  entering = residual_streams(config, blocks, x_BTD)[:-1]
 
   def one(params, x_BTD):
-    block = layer(config, params)
+    block = block_with_params(config, params)
     u_BTD = block.attention_norm(x_BTD + block.attention(x_BTD))
     return jnp.mean(jnp.square(u_BTD + block.feed_forward(u_BTD)))
 
@@ -78,7 +70,7 @@ def before_last_norm(config: ModelConfig, positions: int, key: jax.Array) -> jax
 
 
 def draw(measured: Measured) -> Figure:
-  """Means over seeds, with the published bounds of Pre-LN as a band and the published lines of the others."""
+  """Means over seeds, with the published bounds of Pre-LN as a band and the published values of the others as lines."""
   figure = new_figure(3.1)
   axes = figure.add_subplot()
   blocks = np.arange(len(measured['size']['pre'][0]))
@@ -98,20 +90,20 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='The stream grows linearly with depth under Pre-LN and sandwich, and not under Post-LN.',
+  claim='The residual stream grows linearly with depth under Pre-LN and sandwich norm, but not under Post-LN.',
   source='Xiong et al. 2020, lemma 2; Kim et al. 2025, Peri-LN, section 3',
   expected=(
-    exactly('post_before_mean', 'Post-LN, before the last norm: |x|^2/d, mean over layers', 1.5, 0.1, over_seeds=True),
-    exactly('post_after', 'Post-LN, after a block: |x|^2/d, smallest and largest', (1, 1), 1e-4),
-    between('pre_8', 'Pre-LN, 8 blocks', 1 + 8 / 2, 1 + 3 * 8 / 2, over_seeds=True),
-    between('pre_32', 'Pre-LN, 32 blocks', 1 + 32 / 2, 1 + 3 * 32 / 2, over_seeds=True),
-    exactly('sandwich_8', 'sandwich, 8 blocks: 1 + 2 l', 17, 1, over_seeds=True),
+    exactly('post_before_mean', 'Post-LN, before the last norm: mean |x|^2/d over layers', 1.5, 0.1, over_seeds=True),
+    exactly('post_after', 'Post-LN, after a block: smallest and largest |x|^2/d', (1, 1), 1e-4),
+    between('pre_8', 'Pre-LN, after 8 blocks: |x|^2/d', 1 + 8 / 2, 1 + 3 * 8 / 2, over_seeds=True),
+    between('pre_32', 'Pre-LN, after 32 blocks: |x|^2/d', 1 + 32 / 2, 1 + 3 * 32 / 2, over_seeds=True),
+    exactly('sandwich_8', 'sandwich, after 8 blocks: |x|^2/d (1 + 2 l)', 17, 1, over_seeds=True),
   ),
   seconds=12,
   draw=draw,
   caption=(
-    'Mean of |x|^2/d over positions and seeds, after l blocks at initial values: one head, every matrix d x d, Xavier, '
-    'uniform attention, Gaussian inputs. Grey: the published bounds of Pre-LN; dotted: 1 + 2 l, and 3/2.'
+    'Mean of |x|^2/d over positions and seeds, after l blocks at initialisation: one head, every matrix d x d, Xavier '
+    'initialisation, uniform attention, Gaussian inputs. Grey: published bounds of Pre-LN; dotted: 1 + 2 l, and 3/2.'
   ),
   measure=measure,
   settings={'d_model': 128, 'positions': 32, 'num_layers': 32, 'seeds': 64},

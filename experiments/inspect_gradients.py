@@ -1,4 +1,4 @@
-"""This command is now inspect_gradients.py, beside train.py."""
+"""This command has moved to inspect_gradients.py in the project root."""
 
 import sys
 

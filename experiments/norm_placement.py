@@ -1,9 +1,10 @@
-"""Where should the norm sit, and does its kind matter?
+"""Where should the norm be placed, and does it matter which norm it is?
 
 Command: python train.py --experiment=norm_placement
-Time: 20 minutes on two cores of about 100 GFLOP/s each, for 55 runs. The 110 that chose the rates took 35.
+Time: 20 minutes on two cores of about 100 GFLOP/s each, for 55 runs. The 110 runs that selected the learning rates took
+35 minutes.
 
-Each at its best rate, bits per byte on the test split, five seeds; the interval is of 95%:
+Bits per byte on the test split, five seeds, each variant at its best learning rate, with 95% intervals:
 
                    rate   bits per byte   learned   minus pre_rms
   pre_rms          8e-3   2.279           5/5
@@ -18,8 +19,8 @@ Each at its best rate, bits per byte on the test split, five seeds; the interval
   deepnorm_layer   8e-3   2.330           5/5       +0.052 [+0.039, +0.064]   worse
   no_norm          4e-3   2.277           4/5       +0.000 [-0.019, +0.019]   unstable: one diverged
 
-Validation loss at each rate, means of two other seeds (* one of the two learned; - none; x diverged; unigrams alone
-have 4.489), from experiments/tuned/norm_placement.csv:
+Validation loss at each learning rate, means of two other seeds, from experiments/tuned/norm_placement.csv (*: one of
+the two learned; -: none did; x: diverged; the unigram model has 4.489):
 
                    1e-3    2e-3    4e-3    8e-3    1.6e-2
   pre_rms          2.608   2.383   2.264   2.254   2.366
@@ -34,13 +35,13 @@ have 4.489), from experiments/tuned/norm_placement.csv:
   deepnorm_layer   2.888   2.637   2.421   2.300   2.667
   no_norm          2.523   2.361   2.238   x       x
 
-Only res_post falls far behind, and QK norm is what it lacks: its sublayers read a stream that no norm bounds, and that
-every branch makes larger, so that queries and keys grow with it. With --config.model.qk_norm=True (means of two seeds,
-validation loss at 2e-3, 4e-3 and 8e-3) it has 2.381, 2.275 and 2.263, and pre_rms 2.461, 2.290 and 2.235. OLMo et al.
-2024, 2 OLMo 2 Furious, have the two together.
+Only res_post is far behind, because it lacks QK norm: its sublayers read a residual stream that no norm bounds and that
+grows with every branch, so queries and keys grow too. With --config.model.qk_norm=True (means of two seeds, validation
+loss at 2e-3, 4e-3 and 8e-3) it reaches 2.381, 2.275 and 2.263, and pre_rms 2.461, 2.290 and 2.235. OLMo et al. 2024,
+2 OLMo 2 Furious, combine the two.
 
-What a placement decides here is how high the rate may be: without norms one run in five diverges at 4e-3 and all at
-8e-3; Post-LN learns nothing at 1.6e-2. The kind of norm matters little.
+The placement mainly determines the highest usable learning rate: without norms one run in five diverges at 4e-3 and all
+at 8e-3; Post-LN learns nothing at 1.6e-2. RMSNorm or LayerNorm makes little difference.
 """
 
 import itertools
@@ -50,7 +51,7 @@ from lab.core.experiment import Experiment
 PLACEMENTS = ('pre', 'post', 'sandwich', 'res_post', 'deepnorm')
 
 EXPERIMENT = Experiment(
-  question='Where should the norm sit, and does its kind matter?',
+  question='Where should the norm be placed, and does it matter which norm it is?',
   variants={
     'pre_rms': {},
     **{

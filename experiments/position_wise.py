@@ -1,4 +1,4 @@
-"""The feed-forward sees one position at a time; attention sees them together.
+"""Does a branch process each position separately? The feed-forward does, attention does not.
 
 Command: python reproduce.py --only=position_wise
 Time: 10 seconds.
@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 
 from lab.core.reproduction import Measured, Reproduction, at_least, at_most, exactly
 from lab.figures.figure_style import COLOURS, GREY, new_figure
-from lab.reproduce.hand_set_weights import layer
+from lab.reproduce.model_parts import first_block
 from model import ModelConfig, init
 
-BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {  # name: part of the block, changes of the config
+BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {  # name: (part of the block, changes to the config)
   'feed-forward': ('feed_forward', {}),
   'attention, mask and rotary': ('attention', {}),
   'attention, mask': ('attention', {'position': 'none'}),
@@ -27,7 +27,12 @@ BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {  # name: part of the block, 
 
 
 def measure(d_model: int, positions: int, seeds: int) -> dict:
-  """By branch f: |f(Px) - P f(x)|/|f(x)| for a permutation P of the positions, and how far one position reaches."""
+  """Two measurements of each branch f, by seed.
+
+  Returns:
+    `permuted`: |f(Px) - P f(x)|/|f(x)| for a permutation P of the positions; `reached`: the relative change of the
+    output at all other positions when the first position changes.
+  """
   keys = jax.random.split(jax.random.key(0), seeds)
   permuted, reached = {}, {}
   for name, (part, changes) in BRANCHES.items():
@@ -46,24 +51,23 @@ def measure(d_model: int, positions: int, seeds: int) -> dict:
 
 
 def compare(config: ModelConfig, part: str, positions: int, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """One seed: how far permuting before differs from after, and how much other positions feel a change of the first."""
-  block = layer(config, jax.tree.map(lambda leaf: leaf[0], init(config, key)['blocks']))
-  branch = getattr(block, part)
+  """The two measurements for one seed."""
+  branch = getattr(first_block(config, init(config, key)), part)
   keys = jax.random.split(jax.random.fold_in(key, 1), 3)
   x_BTD = jax.random.normal(keys[0], (1, positions, config.d_model))
   order = jax.random.permutation(keys[1], positions)
   y_BTD = branch(x_BTD)
-  moved = branch(x_BTD[:, order]) - y_BTD[:, order]
+  permuted = branch(x_BTD[:, order]) - y_BTD[:, order]
   changed = branch(x_BTD.at[:, 0].set(jax.random.normal(keys[2], (config.d_model,)))) - y_BTD
   size = jnp.linalg.norm(y_BTD)
-  return jnp.linalg.norm(moved) / size, jnp.linalg.norm(changed[:, 1:]) / size
+  return jnp.linalg.norm(permuted) / size, jnp.linalg.norm(changed[:, 1:]) / size
 
 
 def draw(measured: Measured) -> Figure:
-  """A row a branch: seeds as points, for both measures."""
+  """One row per branch and one panel per measurement: seeds as points."""
   figure = new_figure(2.4)
   both = figure.subplots(1, 2, sharey=True)
-  titles = ('permuting before\nagainst after', 'one position changed:\nfelt by the others')
+  titles = ('permuted before\nor after the branch', 'one position changed:\neffect on the others')
   for axes, quantity, title in zip(both, ('permuted', 'reached'), titles, strict=True):
     for row, name in enumerate(BRANCHES):
       values = np.array(measured[quantity][name])
@@ -76,22 +80,23 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='Permuting the positions before or after the feed-forward gives the same; not so for attention.',
+  claim='The feed-forward commutes with a permutation of the positions; attention does not.',
   source='The article, each position alone',
   expected=(
-    at_most('feed_forward', 'feed-forward: |f(Px) - P f(x)|/|f(x)|, 0 but for rounding', 1e-6),
-    at_least('attention', 'attention with mask and rotary positions', 0.1, over_seeds=True),
-    at_least('attention_mask', 'attention with the mask alone', 0.1, over_seeds=True),
-    at_most('attention_neither', 'attention with neither: 0 but for rounding, too', 1e-6),
-    exactly('feed_forward_reach', 'feed-forward: what others feel of a change at one position', 0),
-    at_least('attention_reach', 'attention with neither: the same', 0.01, over_seeds=True),
+    at_most('feed_forward', 'feed-forward: |f(Px) - P f(x)|/|f(x)| (0 up to rounding)', 1e-6),
+    at_least('attention', 'attention with mask and rotary embedding', 0.1, over_seeds=True),
+    at_least('attention_mask', 'attention with the mask only', 0.1, over_seeds=True),
+    at_most('attention_neither', 'attention with neither (0 up to rounding)', 1e-6),
+    exactly('feed_forward_reach', 'feed-forward: effect of one position on the others', 0),
+    at_least('attention_reach', 'attention with neither: effect of one position on the others', 0.01, over_seeds=True),
   ),
   seconds=10,
   draw=draw,
   caption=(
-    'Left: |f(Px) - P f(x)|/|f(x)| for a random permutation P of the positions. Without a mask and positions '
-    'attention, too, commutes with it: only these tell it the order. Right: how much the output at other positions '
-    'changes when one position does, which sets the two branches apart in every case. Points: seeds, at initial values.'
+    'Left: |f(Px) - P f(x)|/|f(x)| for a random permutation P of the positions. Without mask and position encoding, '
+    'attention commutes with P too: only these two depend on the order. Right: relative change of the output at all '
+    'other positions when one position changes, which separates the two branches in every case. Points: seeds, at '
+    'initialisation.'
   ),
   measure=measure,
   settings={'d_model': 64, 'positions': 16, 'seeds': 8},

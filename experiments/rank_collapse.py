@@ -1,4 +1,4 @@
-"""Do positions become alike with depth? Attention alone, with a skip, with a feed-forward, with both.
+"""Do all positions converge to the same vector with depth: attention alone, with a skip path, with a feed-forward?
 
 Dong, Cordonnier & Loukas 2021, Attention is not all you need.
 Command: python reproduce.py --only=rank_collapse
@@ -14,65 +14,64 @@ from matplotlib.figure import Figure
 
 from lab.core.reproduction import Measured, Reproduction, at_least, at_most
 from lab.figures.figure_style import BLACK, COLOURS, new_figure
-from lab.reproduce.hand_set_weights import streams, with_weights
+from lab.reproduce.model_parts import map_params, residual_streams
 from model import ModelConfig, init
 from model.config import NormPlacement
 
-# name: attention's residual scale, the feed-forward's, whether the feed-forward writes anything
-LINES = {
+LINES = {  # name: (residual scale of attention, residual scale of the feed-forward, whether the feed-forward is active)
   'attention': (0.0, 1.0, False),
   'attention, feed-forward': (0.0, 0.0, True),
   'attention, skip': (1.0, 1.0, False),
   'attention, skip, feed-forward': (1.0, 1.0, True),
 }
-LOOKS = dict(zip(LINES, ((COLOURS[0], 'o'), (COLOURS[1], 's'), (COLOURS[2], 'D'), (BLACK, '^')), strict=True))
+STYLES = dict(zip(LINES, ((COLOURS[0], 'o'), (COLOURS[1], 's'), (COLOURS[2], 'D'), (BLACK, '^')), strict=True))
 NORMS: dict[str, NormPlacement] = {'no norm': 'none', 'Pre-Norm': 'pre'}
 
 
 def measure(num_layers: int, d_model: int, num_heads: int, positions: int, seeds: int) -> dict:
-  """Relative residual norm r before every block and after the last, (seeds, layers + 1), by line and norm."""
+  """Relative residual norm r before every block and after the last one, (seeds, layers + 1), by line and norm."""
   keys = jax.random.split(jax.random.key(0), seeds)
   sizes = {'num_layers': num_layers, 'd_model': d_model, 'num_heads': num_heads}
-  start = jax.jit(jax.vmap(functools.partial(kernels_and_inputs, setting('none', **sizes), positions)))
-  kernels, x_BTD = start(keys)  # the same in all lines: a parameter of the same path and shape starts the same
+  initialise = jax.jit(jax.vmap(functools.partial(kernels_and_inputs, rank_config('none', **sizes), positions)))
+  kernels, x_BTD = initialise(keys)  # shared by all lines: initial values depend only on path, layer and shape
   gains = {name: {'gain': jnp.ones((seeds, num_layers, d_model))} for name in ('attention_norm', 'feed_forward_norm')}
   r: dict = {}
   for norm, placement in NORMS.items():
     blocks = kernels if placement == 'none' else kernels | gains
-    for line, (attention, feed_forward, writes) in LINES.items():
-      config = setting(placement, attention_residual=attention, feed_forward_residual=feed_forward, **sizes)
-      r[f'{line}, {norm}'] = jax.jit(jax.vmap(functools.partial(residual_by_layer, config, writes)))(blocks, x_BTD)
-  alone, slower = r['attention, no norm'], r['attention, feed-forward, no norm']
+    for line, (attention, feed_forward, active) in LINES.items():
+      config = rank_config(placement, attention_residual=attention, feed_forward_residual=feed_forward, **sizes)
+      r[f'{line}, {norm}'] = jax.jit(jax.vmap(functools.partial(residual_by_layer, config, active)))(blocks, x_BTD)
+  alone, with_feed_forward = r['attention, no norm'], r['attention, feed-forward, no norm']
   return {
     'r': r,
     'alone_3': alone[:, 3],
     'speeding_up': jnp.log(alone[:, 2] / alone[:, 1]) / jnp.log(alone[:, 1] / alone[:, 0]),
-    'feed_forward_slows': jnp.log10(slower[:, 2] / alone[:, 2]),
+    'feed_forward_slows': jnp.log10(with_feed_forward[:, 2] / alone[:, 2]),
     'skip_keeps': jnp.stack([value[:, 12] for name, value in r.items() if 'skip' in name], 1),
   }
 
 
-def setting(placement: NormPlacement, **changes) -> ModelConfig:
-  """The setting of the paper: no mask, no positions."""
+def rank_config(placement: NormPlacement, **changes) -> ModelConfig:
+  """The setting of the paper: no mask, no position encoding."""
   return ModelConfig(
     norm_placement=placement, feed_forward='relu', causal=False, position='none', init_depth_scale=False, **changes
   )
 
 
 def kernels_and_inputs(config: ModelConfig, positions: int, key: jax.Array) -> tuple[dict, jax.Array]:
-  """Initial values of the blocks, and Gaussian inputs."""
+  """Initial parameters of the blocks, and a Gaussian input."""
   return init(config, key)['blocks'], jax.random.normal(jax.random.fold_in(key, 1), (1, positions, config.d_model))
 
 
-def residual_by_layer(config: ModelConfig, writes: bool, blocks: dict, x_BTD: jax.Array) -> jax.Array:
-  """The r of the stream before every block and after the last, (L + 1,); `writes`: whether the feed-forward does."""
-  if not writes:
-    blocks = with_weights(blocks, lambda path, kernel: 0 * kernel if path == 'feed_forward/down/kernel' else kernel)
-  return jax.vmap(relative_residual)(streams(config, blocks, x_BTD)[:, 0])
+def residual_by_layer(config: ModelConfig, active: bool, blocks: dict, x_BTD: jax.Array) -> jax.Array:
+  """Relative residual norm of the stream, (L + 1,); the feed-forward is 0 unless it is `active`."""
+  if not active:
+    blocks = map_params(blocks, lambda path, kernel: 0 * kernel if path == 'feed_forward/down/kernel' else kernel)
+  return jax.vmap(relative_residual)(residual_streams(config, blocks, x_BTD)[:, 0])
 
 
 def relative_residual(x_TD: jax.Array) -> jax.Array:
-  """|X - 1 m^T| / |X|, m the mean over positions, |A| = sqrt(|A|_1 |A|_inf): section 2.1 of the paper."""
+  """|X - 1 m^T| / |X| with m the mean over positions and |A| = sqrt(|A|_1 |A|_inf); section 2.1 of the paper."""
 
   def norm(a):
     return jnp.sqrt(jnp.max(jnp.sum(jnp.abs(a), 0)) * jnp.max(jnp.sum(jnp.abs(a), 1)))
@@ -81,13 +80,13 @@ def relative_residual(x_TD: jax.Array) -> jax.Array:
 
 
 def draw(measured: Measured) -> Figure:
-  """A panel without norm and one with; geometric means over seeds."""
+  """One panel without norm and one with; geometric means over seeds."""
   figure = new_figure(2.9)
   both = figure.subplots(1, 2, sharey=True)
   for axes, norm in zip(both, NORMS, strict=True):
-    for line, (colour, marker) in LOOKS.items():
+    for line, (colour, marker) in STYLES.items():
       r = np.array(measured['r'][f'{line}, {norm}'])
-      mean = np.exp(np.log(np.where(r > 0, r, np.nan)).mean(0))  # a 0 has no place on a logarithmic axis
+      mean = np.exp(np.log(np.where(r > 0, r, np.nan)).mean(0))  # 0 cannot be drawn on a logarithmic axis
       axes.plot(mean, '-', marker=marker, ms=3, color=colour, lw=1.2, label=line, gid=line)
     axes.set(title=norm, xlabel='layer', yscale='log', ylim=(3e-8, 2))
   both[0].set_ylabel('relative residual norm')
@@ -96,22 +95,23 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='Attention without skips makes positions alike, doubly exponentially; a feed-forward slows it, skips stop it.',
+  claim='Attention without skips collapses to rank 1, doubly exponentially; a feed-forward slows this, skips stop it.',
   source='Dong et al. 2021, Attention is not all you need, theorems and figure 2, at initial values without a mask',
   expected=(
     at_most('alone_3', 'attention alone: r after layer 3', 1e-5, over_seeds=True),
-    at_least('speeding_up', 'attention alone: fall of log r in layer 2 over that in layer 1', 1.5, over_seeds=True),
-    at_least('feed_forward_slows', 'log10 of r after layer 2, with a feed-forward over without', 0, over_seeds=True),
-    at_least('skip_keeps', 'with skips: r after layer 12, each', 0.05, over_seeds=True),
+    at_least('speeding_up', 'attention alone: decrease of log r in layer 2 over that in layer 1', 1.5, over_seeds=True),
+    at_least('feed_forward_slows', 'log10 of r after layer 2 with feed-forward over r without', 0, over_seeds=True),
+    at_least('skip_keeps', 'with skips: r after layer 12, by model', 0.05, over_seeds=True),
   ),
-  # Without a norm the logits grow until the softmax picks one position: inputs changed by 3e-7 of themselves move r
-  # after 12 layers with skip and feed-forward, 0.171 on average, to anything from 0.169 to 0.173.
+  # Without a norm the logits grow until the softmax picks one position. With skip and feed-forward, r after 12 layers
+  # is 0.171 on average, and a relative change of 3e-7 in the input moves it anywhere between 0.169 and 0.173.
   drift=0.03,
   seconds=8,
   draw=draw,
   caption=(
-    'Relative residual norm |X - 1 m|/|X| of the stream, m the mean over positions: 0 where all positions are alike. '
-    'Geometric mean over seeds, at initial values, Gaussian inputs, no mask. Float32 rounding ends the fall near 1e-7.'
+    'Relative residual norm |X - 1 m|/|X| of the stream, m the mean over positions: 0 if all positions are equal. '
+    'Geometric mean over seeds, at initialisation, Gaussian inputs, no mask. Float32 rounding ends the decrease near '
+    '1e-7.'
   ),
   measure=measure,
   settings={'num_layers': 12, 'd_model': 64, 'num_heads': 4, 'positions': 32, 'seeds': 16},

@@ -1,4 +1,4 @@
-"""This command is now reproduce.py, beside train.py."""
+"""This command has moved to reproduce.py in the project root."""
 
 import sys
 

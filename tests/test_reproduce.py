@@ -1,4 +1,4 @@
-"""The command, the record and the page, on reproductions made up here."""
+"""reproduce.py with fake reproductions: the command, the record and the report."""
 
 import dataclasses
 import errno
@@ -18,7 +18,8 @@ import reproduce
 from lab.core import registry
 from lab.core.reproduction import Reproduction, at_least, exactly
 from lab.figures import figure_style
-from lab.reproduce import command, figure_data, gallery, record
+from lab.reproduce import command, expected_values, record, reproduction_report
+from lab.reproduce.plotted_data import plotted_data
 from training.code_version import PROJECT
 from training.config import ConfigError
 from training.files import read_json
@@ -54,32 +55,32 @@ def broken(seeds):
 
 
 @pytest.fixture
-def there(monkeypatch, tmp_path):
-  """Four reproductions: one that holds, one that does not, one that fails, one that takes too long to be asked for."""
-  made = {
+def reproductions(monkeypatch, tmp_path):
+  """Reproductions by name: `good` holds, `off` does not, `fails` raises, `long` exceeds the default time budget."""
+  by_name = {
     'good': make('good'), 'off': make('off', offset=1.0), 'fails': make('fails', measure=broken),
     'long': make('long', seconds=2000),
   }  # fmt: skip
-  monkeypatch.setattr(registry, 'reproduction_names', lambda: sorted(made))
-  monkeypatch.setattr(registry, 'find_reproduction', made.__getitem__)
-  monkeypatch.setattr(record, 'EXPECTED', tmp_path / 'expected')
-  return made
+  monkeypatch.setattr(registry, 'reproduction_names', lambda: sorted(by_name))
+  monkeypatch.setattr(registry, 'find_reproduction', by_name.__getitem__)
+  monkeypatch.setattr(expected_values, 'FOLDER', tmp_path / 'expected')
+  return by_name
 
 
 def run(tmp_path, *arguments):
-  kept = flagsaver.save_flag_values(reproduce.FLAGS)
+  saved = flagsaver.save_flag_values(reproduce.FLAGS)
   reproduce.FLAGS(['reproduce.py', f'--workdir={tmp_path / "runs"}', *arguments])
   try:
     return reproduce.main(Console(width=100))
   finally:
-    flagsaver.restore_flag_values(kept, reproduce.FLAGS)
+    flagsaver.restore_flag_values(saved, reproduce.FLAGS)
 
 
 def files(folder):
   return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
-def test_what_is_left_behind(there, tmp_path, capsys):
+def test_a_reproduction_writes_its_record_and_figure(reproductions, tmp_path, capsys):
   assert run(tmp_path, '--only=good,off') == 0  # a claim that does not hold is a result, not an error
   text = capsys.readouterr().out
   assert re.search(r'off +Claim of off & <others>\. +not reproduced', text)
@@ -101,7 +102,7 @@ def test_what_is_left_behind(there, tmp_path, capsys):
   assert {**figure, 'drawn': None} == {**{k: v for k, v in measured.items() if k != 'measured'}, 'drawn': None}
 
 
-def test_the_page_is_one_file(there, tmp_path):
+def test_the_report_is_a_single_file(reproductions, tmp_path):
   run(tmp_path, '--only=good,off')
   page = (tmp_path / 'runs/reproduce/report.html').read_text()
   assert page.count('<img src="data:image/svg+xml;base64,') == page.count('<img') == 2
@@ -114,35 +115,35 @@ def test_the_page_is_one_file(there, tmp_path):
     assert piece in page
 
 
-def test_from_logs_measures_nothing_and_gives_the_same_bytes(there, tmp_path):
+def test_from_logs_measures_nothing_and_writes_the_same_bytes(reproductions, tmp_path):
   run(tmp_path, '--only=good,off')
   before = files(tmp_path / 'runs/reproduce')
   for path in before:
     if path.name != 'measured.json':
       path.unlink()
-  there['good'] = make('good', measure=broken)
+  reproductions['good'] = make('good', measure=broken)
   assert run(tmp_path, '--only=good,off', '--from_logs') == 0
   assert files(tmp_path / 'runs/reproduce') == before
 
 
-def test_the_page_has_all_that_were_made_here(there, tmp_path):
+def test_the_report_includes_earlier_results(reproductions, tmp_path):
   run(tmp_path, '--only=off')
   before = files(tmp_path / 'runs/reproduce/off')
-  there['good'] = dataclasses.replace(there['good'], seconds=0.5)
+  reproductions['good'] = dataclasses.replace(reproductions['good'], seconds=0.5)
   run(tmp_path, '--only=good')
   page = (tmp_path / 'runs/reproduce/report.html').read_text()
-  assert re.findall('<h2 id="(.*?)"', page) == ['good', 'off'], 'the quickest first'
+  assert re.findall('<h2 id="(.*?)"', page) == ['good', 'off'], 'the fastest first'
   assert page.count('<img src="data:image/svg+xml;base64,') == 2
   assert files(tmp_path / 'runs/reproduce/off') == before
-  there['off'] = make('off', expected=(exactly('width', 'the width', 1.0),))
+  reproductions['off'] = make('off', expected=(exactly('width', 'the width', 1.0),))
   run(tmp_path, '--only=good')
   page = (tmp_path / 'runs/reproduce/report.html').read_text()
   assert re.findall('<h2 id="(.*?)"', page) == ['good']
   assert 'off: ' in page
-  assert 'has no &#39;width&#39;: make it with python reproduce.py --only=off' in page
+  assert 'has no &#39;width&#39;: measure it with python reproduce.py --only=off' in page
 
 
-def test_one_that_fails_or_is_missing_does_not_stop_the_others(there, tmp_path, capsys):
+def test_a_failed_or_missing_reproduction_does_not_stop_the_others(reproductions, tmp_path, capsys):
   assert run(tmp_path, '--only=fails,good') == 1
   output = capsys.readouterr()
   assert 'fails FAILED: RuntimeError: no luck' in output.out
@@ -150,30 +151,30 @@ def test_one_that_fails_or_is_missing_does_not_stop_the_others(there, tmp_path, 
   assert run(tmp_path, '--only=off,good', '--from_logs') == 2
   error = capsys.readouterr().err.strip()
   assert error.count('\n') == 0
-  assert 'off/measured.json: make it with python reproduce.py --only=off --workdir=' in error
+  assert 'off/measured.json does not exist: measure it with python reproduce.py --only=off --workdir=' in error
   assert (tmp_path / 'runs/reproduce/good/good.png').exists()
 
 
 @pytest.mark.parametrize(
-  ('content', 'says'),
+  ('content', 'message'),
   [('{"settings": ', 'is damaged'), ('{"settings": {}}', "has no 'command'"), (None, "has no 'by_seed'")],
 )
-def test_a_record_cut_short_is_one_line(there, tmp_path, capsys, content, says):
+def test_a_truncated_record_is_refused_in_one_line(reproductions, tmp_path, capsys, content, message):
   run(tmp_path, '--only=good')
   path = tmp_path / 'runs/reproduce/good/measured.json'
   if content is None:
-    whole = read_json(path)
-    del whole['measured']['by_seed'], whole['made_by']  # of an older version
-    content = json.dumps(whole)
+    record_content = read_json(path)
+    del record_content['measured']['by_seed'], record_content['made_by']  # as older versions wrote it
+    content = json.dumps(record_content)
   path.write_text(content)
   capsys.readouterr()
   assert run(tmp_path, '--only=good', '--from_logs') == 2
   error = capsys.readouterr().err.strip()
   assert error.count('\n') == 0
-  assert says in error
+  assert message in error
 
 
-def test_a_measured_number_that_changed_is_damage(there, tmp_path, capsys):
+def test_an_edited_record_is_refused_as_damaged(reproductions, tmp_path, capsys):
   run(tmp_path, '--only=good')
   path = tmp_path / 'runs/reproduce/good/measured.json'
   path.write_text(path.read_text().replace('"count": 3', '"count": 4'))
@@ -181,35 +182,37 @@ def test_a_measured_number_that_changed_is_damage(there, tmp_path, capsys):
   assert run(tmp_path, '--only=good', '--from_logs') == 2
   error = capsys.readouterr().err
   assert error.count('\n') == 1
-  assert 'measured.json is damaged (its content does not match its checksum): make it with python reproduce.py' in error
-  assert run(tmp_path, '--only=good') == 0  # which makes it again
+  assert (
+    'measured.json is damaged (its content does not match its checksum): measure it with python reproduce.py' in error
+  )
+  assert run(tmp_path, '--only=good') == 0  # measures it again
   assert run(tmp_path, '--only=good', '--from_logs') == 0
 
 
-def test_numbers_that_other_code_made_are_said_to_be(there, tmp_path, capsys, monkeypatch):
+def test_a_record_measured_by_other_code_is_noted(reproductions, tmp_path, capsys, monkeypatch):
   run(tmp_path, '--only=good')
   page = tmp_path / 'runs/reproduce/report.html'
-  says = 'good: made by other code than this checkout ('
+  note = 'good: measured by other code than this checkout ('
   assert run(tmp_path, '--only=good', '--from_logs') == 0
-  assert says not in capsys.readouterr().out + page.read_text()
+  assert note not in capsys.readouterr().out + page.read_text()
   with monkeypatch.context() as patch:
     patch.setattr(record, 'DIGEST', '7' * 64)
     assert run(tmp_path, '--only=good', '--from_logs') == 0
-    assert capsys.readouterr().out.count(says) == 1
-    assert page.read_text().count(says) == 1
-    run(tmp_path, '--only=off')  # beside which the other stays on the page
-    assert page.read_text().count(says) == 1
+    assert capsys.readouterr().out.count(note) == 1
+    assert page.read_text().count(note) == 1
+    run(tmp_path, '--only=off')  # `good` stays in the report
+    assert page.read_text().count(note) == 1
 
 
-def test_nothing_to_redraw_is_one_message(there, tmp_path):
-  with pytest.raises(ConfigError, match=r'reproduce holds nothing to redraw: run python reproduce\.py'):
+def test_from_logs_without_results_is_refused(reproductions, tmp_path):
+  with pytest.raises(ConfigError, match=r'reproduce has no results to redraw: run python reproduce\.py'):
     run(tmp_path, '--from_logs')
   assert not (tmp_path / 'runs').exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('argument', 'says'),
+  ('argument', 'message'),
   [
     ('--only=wroked_example', "unknown reproduction 'wroked_example': did you mean 'worked_example'?"),
     ('--onyl=context', "unknown flag --onyl: did you mean 'only'?"),
@@ -217,17 +220,17 @@ def test_nothing_to_redraw_is_one_message(there, tmp_path):
     ('context', "what is 'context'? Every argument is a flag"),
   ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, argument, says):
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, argument, message):
   command = [sys.executable, str(PROJECT / 'reproduce.py'), argument, f'--workdir={tmp_path / "runs"}']
   done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
   assert done.returncode == 2
   assert done.stderr.count('\n') == 1
-  assert says in done.stderr
+  assert message in done.stderr
   assert not (tmp_path / 'runs').exists()
 
 
-def test_without_names_what_fits_is_run_and_the_rest_is_named(there, tmp_path, capsys):
-  there['fails'] = make('fails')
+def test_by_default_slow_reproductions_are_left_out_and_listed(reproductions, tmp_path, capsys):
+  reproductions['fails'] = make('fails')
   run(tmp_path)
   text = capsys.readouterr().out
   assert 'left out: long, about 33 min: python reproduce.py --only=long' in text
@@ -235,77 +238,77 @@ def test_without_names_what_fits_is_run_and_the_rest_is_named(there, tmp_path, c
   assert (tmp_path / 'runs/reproduce/off').exists()
 
 
-def test_full_scale_runs_all_at_its_sizes(there, tmp_path, capsys):
+def test_full_scale_runs_every_reproduction_with_full_settings(reproductions, tmp_path, capsys):
   run(tmp_path, '--scale=full')
   measured = read_json(tmp_path / 'runs/reproduce/long/measured.json')
   assert measured['settings'] == {'seeds': 8}
   assert measured['command'].endswith('--only=long --scale=full')
 
 
-def test_check_names_what_moved(there, tmp_path, capsys):
+def test_check_prints_what_changed(reproductions, tmp_path, capsys):
   assert run(tmp_path, '--only=good', '--check') == 2
-  assert 'nothing in experiments/expected to check against' in capsys.readouterr().err
+  assert 'experiments/expected has no values to check against' in capsys.readouterr().err
   assert run(tmp_path, '--only=good', '--update_expected') == 0
-  kept = read_json(tmp_path / 'expected/good.json')
-  assert kept['verdict'] == 'reproduced'
-  assert kept['values']['by_seed'] == {'says': 'by seed', 'value': 6.5, 'tolerance': 0.0065}
-  assert kept['machine'].endswith(record.machine().partition(', ')[2])
-  assert run(tmp_path, '--check') == 0  # all that is kept, and nothing else
-  assert 'nothing moved' in capsys.readouterr().out
-  there['good'] = make('good', offset=0.006)
+  committed = read_json(tmp_path / 'expected/good.json')
+  assert committed['verdict'] == 'reproduced'
+  assert committed['values']['by_seed'] == {'says': 'by seed', 'value': 6.5, 'tolerance': 0.0065}
+  assert committed['machine'].endswith(expected_values.machine().partition(', ')[2])
+  assert run(tmp_path, '--check') == 0  # selects those with committed values
+  assert 'nothing changed' in capsys.readouterr().out
+  reproductions['good'] = make('good', offset=0.006)
   assert run(tmp_path, '--only=good', '--check') == 1
   text = capsys.readouterr().out
-  assert 'good moved: line (the line): (0.3333, 0.6667) then, (0.3393, 0.6727) now' in text
-  assert 'good moved: reproduced then, not reproduced now' in text
+  assert 'good changed: line (the line): was (0.3333, 0.6667), is now (0.3393, 0.6727)' in text
+  assert 'good changed: verdict was reproduced, is now not reproduced' in text
   assert 'by_seed' not in text
 
 
 @pytest.mark.parametrize('value', [0.01, 2.0])
-def test_what_runs_may_drift_by_is_not_a_share_of_what_they_came_to(value):
+def test_the_tolerance_is_absolute_for_runs_and_relative_otherwise(value):
   trained = dataclasses.replace(make('trained', measure=None, read=broken), drift=0.02)
-  finding = SimpleNamespace(value=value)
-  assert record._tolerance(trained, finding) == 0.02
-  assert record._tolerance(dataclasses.replace(trained, read=None), finding) == pytest.approx(0.02 * value)
+  comparison = SimpleNamespace(value=value)
+  assert expected_values._tolerance(trained, comparison) == 0.02
+  assert expected_values._tolerance(dataclasses.replace(trained, read=None), comparison) == pytest.approx(0.02 * value)
 
 
-def test_a_check_trains_nothing_that_is_not_named(there, tmp_path, capsys):
+def test_check_does_not_train_by_default(reproductions, tmp_path, capsys):
   run(tmp_path, '--only=good,off', '--update_expected')
-  there['off'] = make('off', measure=None, read=broken)
+  reproductions['off'] = make('off', measure=None, read=broken)
   assert run(tmp_path, '--check') == 0
   text = capsys.readouterr().out
-  assert 'nothing moved (good)' in text
+  assert 'nothing changed (good)' in text
   assert 'left out: off' in text
 
 
-def test_full_scale_has_nothing_to_be_checked_against(there, tmp_path):
-  with pytest.raises(ConfigError, match='leave --scale=full out'):
+def test_check_at_full_scale_is_refused(reproductions, tmp_path):
+  with pytest.raises(ConfigError, match='omit --scale=full'):
     run(tmp_path, '--check', '--scale=full')
 
 
-def test_the_table_fits_a_pipe(there, tmp_path):
+def test_tables_fit_80_columns(tmp_path):
   made = make('good')
   content = record.make_record(made, 'small', made.measure(4), 1.0)
-  shown = gallery.draw(made, content, tmp_path)
-  for view in (gallery.details(shown), gallery.table([shown])):
+  shown = reproduction_report.draw(made, content, tmp_path)
+  for view in (reproduction_report.detail_table(shown), reproduction_report.summary_table([shown])):
     output = io.StringIO()
     Console(file=output, width=80).print(view)
     assert max(map(len, output.getvalue().splitlines())) <= 80
     assert '…' not in output.getvalue()
 
 
-def test_bars_and_labels_beside_the_axes_are_told_apart():
+def test_plotted_data_has_bars_but_no_labels_outside_the_axes():
   figure = figure_style.new_figure(2)
   axes = figure.add_subplot()
   axes.bar([1, 2], [3.0, 4.0])
   axes.fill([0, 1, 1], [0, 0, 1])
   figure_style.label_lines(figure, axes, [figure_style.LineLabel(3.0, 'x', 'black')])
-  [panel] = figure_data.drawn_numbers(figure)
+  [panel] = plotted_data(figure)
   assert panel['bars'] == [{'x': 1.0, 'height': 3.0}, {'x': 2.0, 'height': 4.0}]
   assert panel['areas'] == [[[0, 0], [1, 0], [1, 1], [0, 0]]]
   assert panel['lines'] == []
 
 
-def test_a_full_disk_is_one_line_and_what_was_measured_is_told(there, tmp_path, capsys, monkeypatch):
+def test_on_a_full_disk_the_measured_values_are_still_printed(reproductions, tmp_path, capsys, monkeypatch):
   def full(*arguments, **options):
     raise OSError(errno.ENOSPC, 'No space left on device', str(tmp_path / 'runs/reproduce/good/measured.json'))
 
@@ -319,13 +322,13 @@ def test_a_full_disk_is_one_line_and_what_was_measured_is_told(there, tmp_path, 
   assert 'measured.json could not be written (No space left on device)' in line
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(there, tmp_path):
+def test_an_unwritable_workdir_is_refused_before_measuring(reproductions, tmp_path):
   (tmp_path / 'runs').write_text('a file')
   with pytest.raises(ConfigError, match='runs is a file, and a folder is needed there'):
     run(tmp_path, '--only=fails')
 
 
-def test_the_list_runs_nothing(there, tmp_path, capsys, monkeypatch):
+def test_list_runs_nothing(reproductions, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(registry, 'unreadable_files', lambda: {'x': 'experiments/x.py, line 3: not Python'})
   assert run(tmp_path, '--list') == 0
   output = capsys.readouterr().out

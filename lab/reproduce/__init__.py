@@ -1,4 +1,4 @@
 """In: reproductions declared in experiments/.
 
-Out: measured.json, a verdict on each published claim, its figure, and one report of all.
+Out: measured.json, a verdict on each published claim, its figure, and one report of all of them.
 """

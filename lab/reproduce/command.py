@@ -1,4 +1,4 @@
-"""From the flags of reproduce.py to verdicts, figures and the report of all reproductions."""
+"""The command reproduce.py, from its flags to verdicts, figures and the report of all reproductions."""
 
 import contextlib
 import dataclasses
@@ -17,18 +17,19 @@ from lab.cli.command_line import refuse
 from lab.cli.tables import new_table
 from lab.core import registry
 from lab.core.reproduction import Reproduction
-from lab.reproduce import from_runs, gallery, record
+from lab.reproduce import expected_values, record, reproduction_report, training_runs
+from lab.reproduce.reproduction_report import ReproductionResult
 from training.config import ConfigError
 from training.files import Damaged, SaveFailed, read_json, write_sealed
 from training.paths import check_output, given_path
 
 NAME = 'reproduce.py'
-BUDGET = 15 * 60  # seconds on two cores
+BUDGET = 15 * 60  # seconds on two cores, for the default selection
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-  """The flags of reproduce.py; see its --help for what each means."""
+class Options:
+  """The flags of reproduce.py; its --help describes each."""
 
   list: bool = False
   only: tuple[str, ...] = ()
@@ -39,31 +40,34 @@ class Request:
   workdir: str = 'runs'
 
 
-def reproduce(asked: Request, console: Console) -> int:
-  """Reproduces what is asked for, and returns the exit code: 1 if one failed or, with --check, moved.
+def reproduce(options: Options, console: Console) -> int:
+  """Runs the selected reproductions.
+
+  Returns:
+    The exit code: 1 if a reproduction failed or, with --check, changed; 2 if one was refused; 0 otherwise.
 
   Raises:
-    ConfigError: if what is asked for is not there, or flags contradict one another.
+    ConfigError: if a reproduction is unknown, or flags contradict each other.
   """
-  if asked.scale == 'full' and (asked.check or asked.update_expected):
-    raise ConfigError('experiments/expected holds what --scale=small gives: leave --scale=full out')
-  every, broken = find_all()
-  if asked.list:
-    list_all(every, broken, console)
+  if options.scale == 'full' and (options.check or options.update_expected):
+    raise ConfigError('experiments/expected holds values for --scale=small: omit --scale=full')
+  all_reproductions, unusable = find_reproductions()
+  if options.list:
+    print_list(all_reproductions, unusable, console)
     return 0
-  folder = given_path(asked.workdir, '--workdir') / 'reproduce'
-  chosen = choose(asked, every, folder)
+  folder = given_path(options.workdir, '--workdir') / 'reproduce'
+  selected = select(options, all_reproductions, folder)
   check_output(folder, '--workdir')
-  told, shown, problems, code = [], [], [], 0
-  for reproduction in chosen:
+  measured, drawn, problems, code = list[ReproductionResult](), list[ReproductionResult](), list[str](), 0
+  for reproduction in selected:
     directory = folder / reproduction.name
     try:
-      made = obtain(asked, reproduction, folder, console)
-      told.append(gallery.judge(reproduction, made))
-      console.print(gallery.details(told[-1]))  # before it is written: a full disk does not take what was measured
-      if not asked.from_logs:
-        write_sealed(directory / 'measured.json', made)
-      shown.append(gallery.draw(reproduction, made, directory))
+      content = obtain_record(options, reproduction, folder, console)
+      measured.append(reproduction_report.evaluate(reproduction, content))
+      console.print(reproduction_report.detail_table(measured[-1]))  # before writing: the disk may be full
+      if not options.from_logs:
+        write_sealed(directory / 'measured.json', content)
+      drawn.append(reproduction_report.draw(reproduction, content, directory))
     except ConfigError as error:
       code = refuse(NAME, error)
       problems.append(f'{reproduction.name}: {error}')
@@ -71,138 +75,149 @@ def reproduce(asked: Request, console: Console) -> int:
       code = max(code, 1)
       failed = SaveFailed(error.filename or directory, error) if isinstance(error, OSError) else error
       problems.append(f'{reproduction.name} FAILED: {failed}')
-    except Exception as error:  # whatever it is, it is this reproduction's end alone
+    except Exception as error:  # whatever an experiment file raises, the other reproductions still run
       traceback.print_exc()
       code = max(code, 1)
       problems.append(f'{reproduction.name} FAILED: {type(error).__name__}: {error}')
-  problems += [] if asked.only else broken
-  console.print(gallery.table(told))
-  # Where runs were trained or read just now, the table of the experiment has said so.
-  by_other_code = [record.code_note(one.record) for one in told if asked.from_logs or one.reproduction.measure]
-  for line in [*problems, *filter(None, by_other_code), *left_out(asked, chosen, every)]:
+  problems += [] if options.only else unusable
+  console.print(reproduction_report.summary_table(measured))
+  # After training, the experiment's own table has printed this note already.
+  notes = [record.code_note(one.record) for one in measured if options.from_logs or one.reproduction.measure]
+  for line in [*problems, *filter(None, notes), *describe_left_out(options, selected, all_reproductions)]:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
-  before, outdated = kept(chosen, every, folder)
-  on_page = sorted(shown + before, key=lambda one: every.index(one.reproduction))
-  by_other_code = [record.code_note(one.record) for one in on_page]
-  page = gallery.write_page(on_page, [*problems, *outdated, *filter(None, by_other_code)], folder / 'report.html')
-  console.print(str(page), highlight=False, soft_wrap=True)
-  return max(code, compare(asked, shown, console))
+  previous, outdated = load_previous(selected, all_reproductions, folder)
+  shown = sorted(drawn + previous, key=lambda one: all_reproductions.index(one.reproduction))
+  notes = [record.code_note(one.record) for one in shown]
+  path = reproduction_report.write_report(shown, [*problems, *outdated, *filter(None, notes)], folder / 'report.html')
+  console.print(str(path), highlight=False, soft_wrap=True)
+  return max(code, check_or_update_expected(options, drawn, console))
 
 
-def find_all() -> tuple[list[Reproduction], list[str]]:
-  """Every reproduction, the quickest first, and a line for each file that cannot be used."""
-  found, broken = [], list(registry.unreadable_files().values())
+def find_reproductions() -> tuple[list[Reproduction], list[str]]:
+  """All reproductions, the fastest first, and a line for each file that cannot be used."""
+  found, unusable = [], list(registry.unreadable_files().values())
   for name in registry.reproduction_names():
     try:
       found.append(registry.find_reproduction(name))
     except ConfigError as error:
-      broken.append(str(error))
-  return sorted(found, key=lambda one: one.seconds), [f'cannot be used: {line}' for line in broken]
+      unusable.append(str(error))
+  return sorted(found, key=lambda one: one.seconds), [f'cannot be used: {line}' for line in unusable]
 
 
-def list_all(every: Sequence[Reproduction], broken: Sequence[str], console: Console) -> None:
-  """Prints what there is, with the time it takes on two cores, and what cannot be used."""
+def print_list(all_reproductions: Sequence[Reproduction], unusable: Sequence[str], console: Console) -> None:
+  """Prints every reproduction with its time on two cores and its claim, then the files that cannot be used."""
   table = new_table()
   for column in ('reproduction', 'time', 'claim'):
     table.add_column(column, justify='right' if column == 'time' else 'left', no_wrap=column != 'claim')
-  for one in every:
-    time_taken = f'{one.seconds:.0f} s' if one.seconds < 90 else f'{one.seconds / 60:.0f} min'
-    table.add_row(one.name, time_taken, one.claim)
+  for one in all_reproductions:
+    duration = f'{one.seconds:.0f} s' if one.seconds < 90 else f'{one.seconds / 60:.0f} min'
+    table.add_row(one.name, duration, one.claim)
   console.print(table)
-  for line in broken:
+  for line in unusable:
     console.print(line, soft_wrap=True)
 
 
-def choose(asked: Request, every: Sequence[Reproduction], folder: Path) -> list[Reproduction]:
-  """Those named; else the quickest that together fit the budget.
+def select(options: Options, all_reproductions: Sequence[Reproduction], folder: Path) -> list[Reproduction]:
+  """The reproductions named by --only; by default the fastest ones that together fit the budget.
 
-  With --scale=full all; with --check those that train nothing and have something kept; with --from_logs also all that
-  have a record.
+  --scale=full selects all, --check those that need no training and have committed values, and --from_logs also all
+  that have a record.
 
   Args:
-    asked: `only` names some.
-    every: what there is, the quickest first.
-    folder: of the records.
+    options: the flags.
+    all_reproductions: the fastest first.
+    folder: <workdir>/reproduce.
 
   Raises:
-    ConfigError: for an unknown name, with the nearest one, or if there is nothing to redraw.
+    ConfigError: for an unknown name, naming the nearest one, or if there is no record to redraw.
   """
-  if asked.from_logs and not any(folder.glob('*/measured.json')):
-    raise ConfigError(f'{folder} holds nothing to redraw: run python {NAME} --workdir={folder.parent} first')
-  if asked.only:
-    return [registry.find_reproduction(name) for name in dict.fromkeys(asked.only)]
-  if asked.scale == 'full':
-    return list(every)
-  if asked.check:
-    return [one for one in every if one.measure is not None and record.expected_path(one.name).exists()]
-  ends = itertools.accumulate(one.seconds for one in every)
+  if options.from_logs and not any(folder.glob('*/measured.json')):
+    raise ConfigError(f'{folder} has no results to redraw: run python {NAME} --workdir={folder.parent} first')
+  if options.only:
+    return [registry.find_reproduction(name) for name in dict.fromkeys(options.only)]
+  if options.scale == 'full':
+    return list(all_reproductions)
+  if options.check:
+    return [
+      one for one in all_reproductions if one.measure is not None and expected_values.expected_path(one.name).exists()
+    ]
+  end_times = itertools.accumulate(one.seconds for one in all_reproductions)
   return [
     one
-    for one, end in zip(every, ends, strict=True)
-    if end <= BUDGET or (asked.from_logs and (folder / one.name / 'measured.json').exists())
+    for one, end_time in zip(all_reproductions, end_times, strict=True)
+    if end_time <= BUDGET or (options.from_logs and (folder / one.name / 'measured.json').exists())
   ]
 
 
-def left_out(asked: Request, chosen: Sequence[Reproduction], every: Sequence[Reproduction]) -> list[str]:
-  """A line for each reproduction that takes too long to be run without being named."""
-  rest = [] if asked.only else [one for one in every if one not in chosen]
+def describe_left_out(
+  options: Options, selected: Sequence[Reproduction], all_reproductions: Sequence[Reproduction]
+) -> list[str]:
+  """A line with time and command for each reproduction that the default selection leaves out."""
+  left_out = [] if options.only else [one for one in all_reproductions if one not in selected]
   return [
-    f'left out: {one.name}, about {one.seconds / 60:.0f} min: {record.command(one.name, "small")}' for one in rest
+    f'left out: {one.name}, about {one.seconds / 60:.0f} min: {record.command(one.name, "small")}' for one in left_out
   ]
 
 
-def kept(
-  chosen: Sequence[Reproduction], every: Sequence[Reproduction], folder: Path
-) -> tuple[list[gallery.Shown], list[str]]:
-  """The others that were reproduced before, as they were then, and a line for each whose record is of no use now."""
-  shown, problems = [], []
-  for one in every:
+def load_previous(
+  selected: Sequence[Reproduction], all_reproductions: Sequence[Reproduction], folder: Path
+) -> tuple[list[ReproductionResult], list[str]]:
+  """Earlier results of reproductions that are not selected now, and a line for each record that cannot be used."""
+  results, problems = [], []
+  for one in all_reproductions:
     directory = folder / one.name
-    if one not in chosen and (directory / f'{one.name}.svg').exists():
+    if one not in selected and (directory / f'{one.name}.svg').exists():
       try:
-        shown.append(gallery.as_drawn(one, record.read_record(directory / 'measured.json', one), directory))
+        content = record.read_record(directory / 'measured.json', one)
+        results.append(reproduction_report.load_drawn(one, content, directory))
       except ConfigError as error:
         problems.append(f'{one.name}: {error}')
-  return shown, problems
+  return results, problems
 
 
-def obtain(asked: Request, reproduction: Reproduction, folder: Path, console: Console) -> dict[str, Any]:
-  """The record of a reproduction: measured now, and not written yet, or with --from_logs read.
+def obtain_record(options: Options, reproduction: Reproduction, folder: Path, console: Console) -> dict[str, Any]:
+  """The record of a reproduction: measured now (and not written yet) or, with --from_logs, read.
 
   Raises:
-    ConfigError: where a file or a run that is needed is not there, saying what to run.
+    ConfigError: if a record or run is missing; the message contains the command to run.
   """
   path = folder / reproduction.name / 'measured.json'
-  if asked.from_logs:
-    scale = asked.scale
-    with contextlib.suppress(Damaged):  # it is written anew from the runs; or else it is read below, and refused
+  if options.from_logs:
+    scale = options.scale
+    with contextlib.suppress(Damaged):  # replaced from the runs, or refused by read_record below
       scale = (read_json(path) or {}).get('scale', scale)
-    if reproduction.measure is None and from_runs.runs_directory(reproduction, scale, folder.parent).exists():
-      write_sealed(path, from_runs.read_runs(reproduction, scale, folder.parent))
+    if reproduction.measure is None and training_runs.runs_directory(reproduction, scale, folder.parent).exists():
+      write_sealed(path, training_runs.measure_runs(reproduction, scale, folder.parent))
     return record.read_record(path, reproduction)
   console.print(f'{reproduction.name}: about {reproduction.seconds:.0f} s')
   started = time.perf_counter()
   if reproduction.measure is None:
-    return from_runs.reproduce(reproduction, asked.scale, folder.parent, console)
-  measured = reproduction.measure(**reproduction.at_scale(asked.scale))
-  return record.make_record(reproduction, asked.scale, measured, time.perf_counter() - started)
+    return training_runs.train_and_measure(reproduction, options.scale, folder.parent, console)
+  measured = reproduction.measure(**reproduction.at_scale(options.scale))
+  return record.make_record(reproduction, options.scale, measured, time.perf_counter() - started)
 
 
-def compare(asked: Request, shown: Sequence[gallery.Shown], console: Console) -> int:
-  """With --check, names what moved and returns 1 if something did; with --update_expected, keeps what was measured."""
+def check_or_update_expected(options: Options, results: Sequence[ReproductionResult], console: Console) -> int:
+  """With --check, prints what differs from the committed values; with --update_expected, replaces them.
+
+  Returns:
+    The exit code: 1 if something differs, 2 if there are no committed values.
+  """
   code = 0
-  for one in shown:
-    if asked.update_expected:
-      record.write_expected(one.reproduction, one.findings, datetime.date.today().isoformat())
-    elif asked.check:
+  for result in results:
+    name = result.reproduction.name
+    if options.update_expected:
+      today = datetime.date.today().isoformat()
+      expected_values.write_expected(result.reproduction, result.comparisons, today)
+    elif options.check:
       try:
-        lines = record.moved(one.reproduction, one.findings)
+        lines = expected_values.changes(result.reproduction, result.comparisons)
       except ConfigError as error:
         code = refuse(NAME, error)
         continue
       for line in lines:
-        console.print(f'{one.reproduction.name} moved: {line}', markup=False, highlight=False, soft_wrap=True)
+        console.print(f'{name} changed: {line}', markup=False, highlight=False, soft_wrap=True)
         code = max(code, 1)
-  if asked.check and not code:
-    console.print(f'nothing moved ({shlex.join(one.reproduction.name for one in shown)})', highlight=False)
+  if options.check and not code:
+    console.print(f'nothing changed ({shlex.join(one.reproduction.name for one in results)})', highlight=False)
   return code

@@ -7,7 +7,7 @@ from browser import browser
 from experiments.rank_collapse import LINES, NORMS
 from lab.core import registry
 from lab.report import report
-from lab.reproduce import gallery, record
+from lab.reproduce import record, reproduction_report
 
 pytestmark = pytest.mark.browser
 
@@ -25,13 +25,15 @@ def experiment_page(directory):
   return report.write(fake_runs.BLOCK, directory / 'block', 'python train.py ' + '--a-long-flag=1 ' * 20)[1][-1]
 
 
-def gallery_page(directory):
+def reproduction_page(directory):
   shown = []
   for name, measured in {'rank_collapse': rank_collapse(), 'worked_example': worked_example()}.items():
     reproduction = registry.find_reproduction(name)
     made = record.make_record(reproduction, 'small', measured, 1.0)
-    shown.append(gallery.draw(reproduction, made, directory / name))
-  return gallery.write_page(shown, ['a_reproduction FAILED: ' + 'NoSpaces' * 20], directory / 'report.html')
+    shown.append(reproduction_report.draw(reproduction, made, directory / name))
+  return reproduction_report.write_report(
+    shown, ['a_reproduction FAILED: ' + 'NoSpaces' * 20], directory / 'report.html'
+  )
 
 
 def worked_example():
@@ -47,7 +49,7 @@ def rank_collapse():
           'skip_keeps': [[0.1] * 4, [0.2] * 4]}  # fmt: skip
 
 
-@pytest.mark.parametrize('make', [experiment_page, gallery_page])
+@pytest.mark.parametrize('make', [experiment_page, reproduction_page])
 def test_a_page_is_whole_at_any_width(make, tmp_path):
   page = make(tmp_path)
   with browser(tmp_path / 'profile') as tab:

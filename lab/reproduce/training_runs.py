@@ -1,4 +1,4 @@
-"""Reproductions that are read from runs: their EXPERIMENT is trained as train.py would, and its runs are measured."""
+"""Reproductions measured in training runs: trains the EXPERIMENT of the same file as train.py would, and reads it."""
 
 import dataclasses
 from pathlib import Path
@@ -23,30 +23,32 @@ from training.provenance import combined
 FULL_CONFIG = 'configs/small.py'
 
 
-def reproduce(reproduction: Reproduction, scale: str, workdir: Path, console: Console) -> dict[str, Any]:
-  """Trains the runs that are not finished, and makes the record of what all of them show.
+def train_and_measure(reproduction: Reproduction, scale: str, workdir: Path, console: Console) -> dict[str, Any]:
+  """Trains the runs that are not finished yet, and returns the record of all of them.
 
   Args:
-    reproduction: one with `read`; the file it is in declares the experiment.
-    scale: `full` trains at the scale of configs/small.py, in a workdir of its own.
-    workdir: where the experiment's runs are.
-    console: where to print.
+    reproduction: one with `read`; its file declares the experiment.
+    scale: `full` trains at the scale of configs/small.py, in <workdir>/full.
+    workdir: the work directory of the experiment's runs.
+    console: prints the progress.
 
   Raises:
-    ConfigError: if a run cannot be, or failed.
-    SystemExit: if it was stopped, and should be run again.
+    ConfigError: if a run cannot be started, or failed.
+    SystemExit: if training was stopped; run it again to resume.
   """
   experiment, runs = registry.find_experiment(reproduction.name), _planned(reproduction, scale, workdir)
   code = run_experiment(experiment, runs, launchers.local_launcher(), console, record.command(reproduction.name, scale))
   if code == signals.STOPPED:
     raise SystemExit(code)
   if code:
-    raise ConfigError(f'a run of {experiment.name} failed: {record.command(reproduction.name, scale)} repeats it alone')
-  return read_runs(reproduction, scale, workdir)
+    raise ConfigError(
+      f'a run of {experiment.name} failed: {record.command(reproduction.name, scale)} repeats the failed runs'
+    )
+  return measure_runs(reproduction, scale, workdir)
 
 
 def runs_directory(reproduction: Reproduction, scale: str, workdir: Path) -> Path:
-  """Where the runs of a reproduction are."""
+  """The directory of a reproduction's runs."""
   return (workdir / 'full' if scale == 'full' else workdir) / reproduction.name
 
 
@@ -57,35 +59,34 @@ def _planned(reproduction: Reproduction, scale: str, workdir: Path) -> list[Run]
   return plan.plan_runs(experiment, config, reproduction.at_scale(scale), directory.parent)
 
 
-def read_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str, Any]:
-  """The record of what finished runs show; the arguments are those of `reproduce`.
+def measure_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str, Any]:
+  """The record of finished runs; the arguments are those of `train_and_measure`.
 
   Raises:
-    ConfigError: if one of the runs is missing or damaged, saying what to run, or was made with other settings.
+    ConfigError: if a run is missing, damaged, or has other settings; the message contains the command to run.
   """
   assert reproduction.read is not None
   experiment = registry.find_experiment(reproduction.name)
   directory = runs_directory(reproduction, scale, workdir)
   found = load_runs.load(experiment, directory)
-  again = f'{record.command(reproduction.name, scale)} --workdir={workdir}'
+  command = f'{record.command(reproduction.name, scale)} --workdir={workdir}'
   for variant, reasons in found.not_comparable.items():
-    raise ConfigError(f'{directory / variant} cannot be pooled ({reasons[0]}): move it aside, and run {again}')
+    raise ConfigError(f'{directory / variant} cannot be pooled ({reasons[0]}): move it aside, and run {command}')
   runs = {(run.variant, run.seed): run for run in found.runs if not run.metrics.empty}
   for planned in _planned(reproduction, scale, workdir):
     variant, seed = planned.variant, planned.seed
     if (variant, seed) not in runs:
-      raise ConfigError(f'{directory / variant} has no whole run of seed {seed}: make it with {again}')
+      raise ConfigError(f'{directory / variant} has no complete run of seed {seed}: train it with {command}')
     if differing := differences(runs[variant, seed].config, identity(planned.config)):
       raise ConfigError(
-        f'{planned.directory} holds another run than {reproduction.name} is read from '
-        f'({"; ".join(differing.values())}): make that with {again}_2'
+        f'{planned.directory} is a run with other settings than {reproduction.name} uses '
+        f'({"; ".join(differing.values())}): train in another work directory with {command}_2'
       )
   found = dataclasses.replace(found, runs=tuple(run for run in found.runs if run.seed in experiment.seeds))
   seconds = sum(run.result['seconds'] for run in found.runs)
-  made = record.make_record(reproduction, scale, reproduction.read(found), seconds)
   first, trained_by = found.runs[0], combined(run.result for run in found.runs)
   return {
-    **made,
+    **record.make_record(reproduction, scale, reproduction.read(found), seconds),
     'settings': {path: value for path, value in first.config.items() if path not in SEED_FIELDS},
     'seeds': list(experiment.seeds),
     'runs': len(found.runs),
