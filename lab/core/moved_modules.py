@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MOVED = {  # every module that an experiment file could import; several where its contents were split
-  'experiments.by_hand': ('lab.reproduce.hand_set_weights',),
+  'experiments.by_hand': ('lab.reproduce.model_parts',),
   'experiments.experiment': ('lab.core.experiment',),
   'experiments.figure_style': ('lab.figures.figure_style',),
   'experiments.figures': ('lab.figures.experiment_figures',),
@@ -29,7 +29,7 @@ MOVED = {  # every module that an experiment file could import; several where it
   'experiments.summary': ('lab.analysis.summary',),
   'experiments.table': ('lab.cli.tables',),
   'experiments.time_figure': ('lab.figures.training_time_figure',),
-  'experiments.trained': ('lab.reproduce.from_runs',),
+  'experiments.trained': ('lab.reproduce.training_runs',),
   'experiments.training_figures': ('lab.figures.training_figures',),
   'experiments.tuning': ('lab.analysis.tuning_results',),
   'experiments.words': ('lab.analysis.verdict_wording', 'lab.analysis.wording'),
