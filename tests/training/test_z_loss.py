@@ -1,12 +1,12 @@
 """The z-loss: c log^2 Z, in the gradient of training and in no score."""
 
-import jax
 import numpy as np
 import pytest
 from tiny_steps import (
   CONFIG,
   GRADIENT,
   batch_of,
+  check_by_finite_differences,
   compiled_logits,
   compiled_step,
   difference,
@@ -15,7 +15,6 @@ from tiny_steps import (
   quick_jit,
   random_params,
   run,
-  scaled,
   state_of,
 )
 
@@ -57,15 +56,7 @@ def test_the_gradient_is_that_of_the_sum_by_finite_differences():
   def by_hand(params):
     return loss_by_hand(config, params, batch_of(1)) + z_loss_by_hand(config, params, batch_of(1))
 
-  rng = np.random.default_rng(0)
-  along_it = scaled(gradient, 1 / norm(gradient))
-  others = [jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), gradient) for _ in range(3)]
-  for direction in (along_it, *others):
-    unit = scaled(direction, 1 / norm(direction))
-    ahead, behind = (difference(state.params, scaled(unit, step)) for step in (-0.005, 0.005))
-    slope = (by_hand(ahead) - by_hand(behind)) / 0.01
-    expected = sum(np.sum(g * u) for g, u in zip(jax.tree.leaves(gradient), jax.tree.leaves(unit), strict=True))
-    assert slope == pytest.approx(expected, abs=2e-3 * norm(gradient))
+  check_by_finite_differences(gradient, by_hand, state.params)
   plain, _ = compiled_step(GRADIENT.replace({'optimizer.clip': 0.0}))(state, batch_of(1))
   assert norm(difference(after.params, plain.params)) > 0.02 * norm(gradient)
   assert float(metrics['scalars']['grad_norm/global']) == pytest.approx(norm(gradient), rel=1e-4)

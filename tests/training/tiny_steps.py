@@ -128,3 +128,16 @@ def cross_entropy(logits_BTV, batch) -> np.ndarray:
 def loss_by_hand(config: Config, params, batch) -> float:
   nats = cross_entropy(compiled_logits(config.model)(params, batch['inputs_BT']), batch)
   return float((nats * batch['weights_BT']).sum() / batch['weights_BT'].sum())
+
+
+def check_by_finite_differences(gradient, loss, params) -> None:
+  """Checks the gradient of `loss` at `params` along the gradient itself and along three random directions."""
+  rng = np.random.default_rng(0)
+  size = norm(gradient)
+  directions = [gradient, *(jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), gradient) for _ in range(3))]
+  for direction in directions:
+    unit = scaled(direction, 1 / norm(direction))
+    ahead, behind = (difference(params, scaled(unit, step)) for step in (-0.005, 0.005))
+    slope = (loss(ahead) - loss(behind)) / 0.01
+    expected = sum(np.sum(g * u) for g, u in zip(jax.tree.leaves(gradient), jax.tree.leaves(unit), strict=True))
+    assert abs(slope - expected) < 2e-3 * size

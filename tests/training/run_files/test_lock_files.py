@@ -1,45 +1,25 @@
 """A file system without locks, and what stands in for them."""
 
 import errno
-import fcntl
 import json
 import os
 import time
 from pathlib import Path
 
 import pytest
-from test_locks import ME, claim_of, content_of, elsewhere, lock_of
+from failing_locks import fail_locks
+from held_elsewhere import THIS_PROCESS, WITHOUT_LOCKS, claim_of, content_of, held_elsewhere, lock_of
 
 from training.config import ConfigError
 from training.run_files import lock_files, locks
 
 ERRORS = ('ENOSYS', 'ENOLCK', 'EOPNOTSUPP', 'EINVAL')
-WITHOUT = """
-import errno, fcntl
-def refuse(*arguments):
-  raise OSError(errno.ENOSYS, 'Function not implemented')
-fcntl.flock = fcntl.fcntl = refuse
-"""
-
-
-@pytest.fixture
-def directory(tmp_path) -> Path:
-  return tmp_path / 'runs' / 'block' / 'baseline' / 'seed_0'
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-  monkeypatch.setattr(locks, 'RELEASE_WITHIN', 0.0)
+pytestmark = pytest.mark.usefixtures('no_patience')
 
 
 @pytest.fixture(params=ERRORS)
 def without_locks(request, monkeypatch):
-  def refuse(*arguments):
-    number = getattr(errno, request.param)
-    raise OSError(number, os.strerror(number))
-
-  for name in ('flock', 'fcntl', 'lockf'):
-    monkeypatch.setattr(fcntl, name, refuse)
+  fail_locks(getattr(errno, request.param), monkeypatch.setattr)
   locks._warn_once.cache_clear()
 
 
@@ -49,9 +29,9 @@ def test_a_run_is_locked_and_claimed_all_the_same(directory, without_locks, capl
     assert locks.trainer(directory) is None
     for _ in range(2):
       with take():
-        with pytest.raises(ConfigError, match=f'{directory} is being trained by {ME}: wait'):
+        with pytest.raises(ConfigError, match=f'{directory} is being trained by {THIS_PROCESS}: wait'):
           locks.check_free(directory)
-        with pytest.raises(ConfigError, match=f'is being trained by {ME}'), take():
+        with pytest.raises(ConfigError, match=f'is being trained by {THIS_PROCESS}'), take():
           pass
     locks.check_free(directory)
   assert sorted(content_of(directory)) == [str(directory / 'claim'), str(directory / 'lock')]
@@ -63,31 +43,23 @@ def test_a_run_is_locked_and_claimed_all_the_same(directory, without_locks, capl
 
 def test_status_sees_who_trains_without_locks(directory, without_locks):
   with locks.locked(directory / 'lock'):
-    assert locks.trainer(directory) == ME
+    assert locks.trainer(directory) == THIS_PROCESS
   assert locks.trainer(directory) is None
 
 
 def test_any_other_error_is_raised(directory, monkeypatch):
-  def refuse(*arguments):
-    raise OSError(errno.EIO, 'Input/output error')
-
-  monkeypatch.setattr(fcntl, 'flock', refuse)
+  fail_locks(errno.EIO, monkeypatch.setattr)
   with pytest.raises(OSError, match='Input/output error'), locks.locked(directory / 'lock'):
     pass
-  monkeypatch.setattr(fcntl, 'fcntl', refuse)
   with pytest.raises(OSError, match='Input/output error'), locks.claimed([directory]):
     pass
 
 
 @pytest.mark.parametrize('kind', ['claim', 'lock'])
 def test_a_process_that_is_killed_frees_its_run_at_once(directory, kind, monkeypatch):
-  def refuse(*arguments):
-    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-  monkeypatch.setattr(fcntl, 'flock', refuse)
-  monkeypatch.setattr(fcntl, 'fcntl', refuse)
+  fail_locks(replace=monkeypatch.setattr)
   held = lock_of(directory) if kind == 'lock' else claim_of(directory)
-  with elsewhere(held, before=WITHOUT) as first, pytest.raises(ConfigError, match=f'process {first.pid} on'):
+  with held_elsewhere(held, before=WITHOUT_LOCKS) as first, pytest.raises(ConfigError, match=f'process {first.pid} on'):
     locks.check_free(directory)
   assert (directory / f'{kind}.held').exists()
   locks.check_free(directory)
@@ -113,7 +85,7 @@ def test_another_machines_lock_expires_with_its_heartbeat(directory, without_loc
   made_elsewhere(path, age=lock_files.EXPIRY + 20)
   locks.check_free(directory)
   with locks.locked(directory / 'lock'):
-    assert locks.trainer(directory) == ME
+    assert locks.trainer(directory) == THIS_PROCESS
 
 
 def test_an_id_that_another_process_has_now_holds_nothing(tmp_path):

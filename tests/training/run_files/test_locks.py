@@ -1,70 +1,23 @@
-import contextlib
 import fcntl
 import os
 import resource
-import signal
 import socket
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
+from held_elsewhere import THIS_PROCESS, claim_of, content_of, held_elsewhere, lock_of
 
 from training.config import ConfigError
 from training.run_files import locks
 
-PROJECT = Path(__file__).parents[3]
-ME = f'process {os.getpid()} on {socket.gethostname()}'
-
-
-@pytest.fixture
-def directory(tmp_path) -> Path:
-  return tmp_path / 'runs' / 'block' / 'baseline' / 'seed_0'
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-  monkeypatch.setattr(locks, 'RELEASE_WITHIN', 0.0)
-
-
-def content_of(folder: Path) -> dict[str, bytes]:
-  return {str(path): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
-
-
-@contextlib.contextmanager
-def elsewhere(held: str, before: str = ''):
-  """Another process in which `held`, an expression, is entered; what it yields is killed at the end."""
-  program = f"""
-import os, pathlib, signal, sys
-from training.run_files import locks
-{before}
-with {held}:
-  print('here', flush=True)
-  sys.stdin.read()
-  os.kill(os.getpid(), signal.SIGKILL)
-"""
-  pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
-  with subprocess.Popen([sys.executable, '-c', program], text=True, cwd=PROJECT, **pipes) as process:
-    assert process.stdout.readline() == 'here\n'
-    yield process
-    process.stdin.close()
-    assert process.wait() == -signal.SIGKILL
-
-
-def lock_of(directory):
-  return f'locks.locked(pathlib.Path({str(directory / "lock")!r}))'
-
-
-def claim_of(*directories):
-  return f'locks.claimed([pathlib.Path(path) for path in {[str(directory) for directory in directories]!r}])'
+pytestmark = pytest.mark.usefixtures('no_patience')
 
 
 @pytest.mark.parametrize('kind', ['claim', 'lock'])
 def test_a_run_is_trained_by_one_process_at_a_time(directory, kind):
   locks.check_free(directory)
   take = (lambda: locks.locked(directory / 'lock')) if kind == 'lock' else (lambda: locks.claimed([directory]))
-  with elsewhere(lock_of(directory) if kind == 'lock' else claim_of(directory)) as first:
+  with held_elsewhere(lock_of(directory) if kind == 'lock' else claim_of(directory)) as first:
     before = content_of(directory)
     who = f'process {first.pid} on {socket.gethostname()}'
     for _ in range(2):
@@ -76,13 +29,13 @@ def test_a_run_is_trained_by_one_process_at_a_time(directory, kind):
     assert content_of(directory) == before
   locks.check_free(directory)  # it died, and the lock with it
   with take():
-    assert (directory / kind).read_text() == ME
+    assert (directory / kind).read_text() == THIS_PROCESS
   locks.check_free(directory)
 
 
 def test_two_commands_have_different_runs_of_one_experiment(tmp_path):
   runs = [tmp_path / 'runs' / 'block' / 'baseline' / f'seed_{k}' for k in range(4)]
-  with elsewhere(claim_of(*runs[:2])) as first:
+  with held_elsewhere(claim_of(*runs[:2])) as first:
     with locks.claimed(runs[2:]):
       locks.check_free(runs[3].with_name('seed_4'))
     for asked in ([runs[1]], [runs[3], runs[0]]):
@@ -125,7 +78,7 @@ def test_who_looks_is_in_nobodys_way(directory, monkeypatch):
   monkeypatch.setattr(fcntl, 'flock', busy_once)
   with locks.locked(directory / locks.LOCK):
     monkeypatch.undo()
-    assert locks.trainer(directory) == ME
+    assert locks.trainer(directory) == THIS_PROCESS
   assert locks.trainer(directory) is None
 
 
@@ -148,11 +101,11 @@ def test_a_wait_ends_and_says_who_is_waited_for(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(locks, 'ANNOUNCE_AFTER', 0.1)
   with (
     locks.locked(tmp_path / 'lock'),
-    pytest.raises(ConfigError, match=f'lock has been held by {ME} for 0 s: stop that'),
+    pytest.raises(ConfigError, match=f'lock has been held by {THIS_PROCESS} for 0 s: stop that'),
     locks.locked(tmp_path / 'lock', patience=0.3),
   ):
     pass
-  assert capsys.readouterr().err == f'waiting for {ME} to release {tmp_path / "lock"}\n'
+  assert capsys.readouterr().err == f'waiting for {THIS_PROCESS} to release {tmp_path / "lock"}\n'
 
 
 def test_a_worker_whose_command_was_killed_is_given_time_to_end(directory, monkeypatch):
