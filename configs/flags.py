@@ -11,7 +11,7 @@ from absl import flags
 from model.config import FeedForwardName, NormPlacement
 from training.config import Config, ConfigError, sections
 from training.known_names import nearest_name
-from training.paths import given_path
+from training.paths import parse_path
 
 PREFIX = 'config.'
 PATHS = ('data.tokenizer', 'run.init_from')  # fields that name one file or folder
@@ -65,7 +65,7 @@ def config_changes(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any
       raise ConfigError(f'--config.{path}={given[path]} and its short flag say different things: leave one out')
   for path in PATHS:
     if value := given[path]:
-      given_path(value, f'--{PREFIX}{path}')
+      parse_path(value, f'--{PREFIX}{path}')
   return _given(given) | _given(short)
 
 
@@ -79,7 +79,7 @@ def load_config(path: str) -> Config:
   Raises:
     ConfigError: if there is no such file, or it fails, or gives no Config.
   """
-  file = given_path(path, '--config').absolute()
+  file = parse_path(path, '--config').absolute()
   if not file.is_file():
     there = sorted(str(p) for p in file.parent.glob('*.py') if p.name not in ('__init__.py', 'flags.py'))
     raise ConfigError(f'--config={path}: there is no such file{nearest_name(path, there)}')

@@ -29,7 +29,7 @@ from event_files import read_events  # noqa: E402
 
 from training.config import Config  # noqa: E402
 from training.run_files.checkpoint import load, steps_in  # noqa: E402
-from training.step import init_state  # noqa: E402
+from training.state import init_state  # noqa: E402
 
 STEPS, EVALUATED_EVERY, SAVED_EVERY = 60, 10, 6
 COMMAND = [

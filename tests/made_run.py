@@ -10,7 +10,7 @@ from training.config import Config
 from training.data.loading import Data
 from training.mesh import make_mesh
 from training.programs import Programs
-from training.resume import state_to_go_on_from
+from training.resume import restore_or_init
 from training.run_files import run_directory
 from training.run_files.checkpoint import Checkpoints
 from training.run_files.environment import record_environment
@@ -25,11 +25,11 @@ def state_at(step: int, config: Config) -> State:
 
 
 def start(directory: Path, config: Config, data: Data):
-  """`state_to_go_on_from`, and the notes; 0 stands for initial values, and nothing is compiled."""
+  """`restore_or_init`, and the notes; 0 stands for initial values, and nothing is compiled."""
   notes: list[str] = []
   programs = Programs(make_mesh(config), lambda seed: state_at(0, config), None, None)
   with Checkpoints(directory / 'checkpoints', 2) as checkpoints:
-    return *state_to_go_on_from(config, directory, data, programs, checkpoints, notes.append), notes
+    return *restore_or_init(config, directory, data, programs, checkpoints, notes.append), notes
 
 
 def make_run(directory: Path, config: Config, data: Data) -> Path:

@@ -22,7 +22,7 @@ def cache_directory() -> Path:
     return temporary_folder()
 
 
-def write_whole(path: Path, *parts) -> bool:
+def try_write(path: Path, *parts) -> bool:
   """Writes a cache file, whole or not at all.
 
   Args:
@@ -40,7 +40,7 @@ def write_whole(path: Path, *parts) -> bool:
   return True
 
 
-def keep_compiled_programs() -> None:
+def enable_compilation_cache() -> None:
   """Turns on JAX's persistent compilation cache, or says in one line that the folder cannot be written."""
   folder = cache_directory() / 'compiled'
   try:

@@ -213,7 +213,7 @@ class MeshConfig:
       raise ConfigError(f'mesh.data={self.data}: must be at least 1, or -1 for all remaining devices')
 
   @property
-  def named(self) -> int:
+  def required_devices(self) -> int:
     """The number of devices required: exactly this many, or with data=-1 at least this many."""
     return max(self.data, 1) * self.fsdp
 

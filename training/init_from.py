@@ -10,11 +10,11 @@ from jax.sharding import Mesh
 from training.config import Config, ConfigError
 from training.digests import Damaged
 from training.mesh import by_rule
-from training.paths import given_path
+from training.paths import parse_path
 from training.run_files import run_directory
 from training.run_files.checkpoint import load, steps_in
 from training.run_files.stored_run import read_config
-from training.run_files.trained_run import is_of
+from training.run_files.trained_run import check_config
 from training.state import init_state
 
 
@@ -24,7 +24,7 @@ def check_source(config: Config) -> Path:
   Raises:
     ConfigError: if there is none, or its model differs from this one's in any field, naming all that do.
   """
-  run = given_path(config.run.init_from, '--init_from')
+  run = parse_path(config.run.init_from, '--init_from')
   stored = read_config(run)
   if stored is None:
     raise ConfigError(f'--init_from={run}: there is no run (no config.json): give one as runs/block/baseline/seed_0')
@@ -51,7 +51,7 @@ def source_params(config: Config, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
   like = jax.eval_shape(lambda seed: init_state(source, seed), jax.ShapeDtypeStruct((), np.uint32))
   placed = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), like, by_rule(mesh, like))
   try:
-    state, manifest = load(path, placed, is_of(path.parents[1], source))
+    state, manifest = load(path, placed, check_config(path.parents[1], source))
   except Damaged as error:
     raise ConfigError(f'--init_from={config.run.init_from}: the checkpoint is damaged: {error}') from None
   return state.params, {'run': config.run.init_from, 'step': int(state.step), 'sha256': manifest['sha256']}

@@ -78,7 +78,7 @@ def train(
   report({'doing': 'reading the data'})
   data, writes = load_data(config), jax.process_index() == 0
   run_directory.check(directory, config)
-  run_directory.check_text(directory, data.checksum)
+  run_directory.check_data(directory, data.checksum)
   lock = locks.locked(directory / locks.LOCK, locks.RELEASE_WITHIN) if writes else contextlib.nullcontext()
   with lock as held, _told_if_moved(directory, held):
     damage = run_directory.damage(directory, config)
@@ -92,7 +92,7 @@ def train(
     report({'doing': 'starting'})
     kept, check = config.run.keep_checkpoints, held.check if held else lambda: None
     with Checkpoints(directory / 'checkpoints', kept, check) as checkpoints:
-      state, about, resumed_at = resume.state_to_go_on_from(config, directory, data, programs, checkpoints, note)
+      state, about, resumed_at = resume.restore_or_init(config, directory, data, programs, checkpoints, note)
       if writes and (changed := record_environment(directory, data.checksum, resumed=resumed_at is not None)):
         note(changed)
       with MetricsLog(directory, about['log']) if writes else contextlib.nullcontext() as log:
@@ -150,7 +150,7 @@ def _told_if_moved(directory: Path, held: locks.Lock | None) -> Iterator[None]:
       try:
         held.check()
       except locks.Moved:
-        run_directory.clear_remains(directory)
+        run_directory.delete_leftovers(directory)
         raise
     raise
 

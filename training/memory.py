@@ -18,7 +18,7 @@ def release_freed_memory() -> None:
     trim(0)
 
 
-def run_inline() -> None:
+def disable_async_dispatch() -> None:
   """Has a CPU's programs run on the thread that calls them, one at a time; to be called before JAX has a backend.
 
   One that is dispatched while another runs has its buffers already, which is twice the memory. And it has them from a

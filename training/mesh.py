@@ -32,9 +32,9 @@ def mesh_shape(config: Config, devices: int, processes: int = 1) -> tuple[int, i
   there = f'the {f"{devices} devices" if devices > 1 else "one device"} that this run has'
   if mesh.data == -1 and devices % mesh.fsdp:
     raise ConfigError(f'mesh.fsdp={mesh.fsdp} does not divide {there}')
-  if mesh.named > devices or (processes > 1 and mesh.data != -1 and mesh.named != devices):
+  if mesh.required_devices > devices or (processes > 1 and mesh.data != -1 and mesh.required_devices != devices):
     raise ConfigError(
-      f'mesh.data={mesh.data} and mesh.fsdp={mesh.fsdp} make {mesh.named} devices, which is not {there}: '
+      f'mesh.data={mesh.data} and mesh.fsdp={mesh.fsdp} make {mesh.required_devices} devices, which is not {there}: '
       'mesh.data=-1 takes what is there'
     )
   data = devices // mesh.fsdp if mesh.data == -1 else mesh.data

@@ -7,7 +7,7 @@ from pathlib import Path
 from model.config import ConfigError
 
 
-def given_path(text: str, flag: str) -> Path:
+def parse_path(text: str, flag: str) -> Path:
   """The path that a flag names; nothing is looked up but the folders on its way.
 
   Args:
@@ -27,8 +27,8 @@ def given_path(text: str, flag: str) -> Path:
     whole = str(path.absolute())
   except FileNotFoundError:
     raise ConfigError(f'{shown}: the current folder has been deleted: change to another one') from None
-  where = shown if path.is_absolute() or not is_plain(str(path)) else f'the current folder, {printable(whole)}'
-  if not is_plain(whole):
+  where = shown if path.is_absolute() or not is_one_line(str(path)) else f'the current folder, {printable(whole)}'
+  if not is_one_line(whole):
     raise ConfigError(f'{where}: its name is not UTF-8, or has a line break or a control character in it: rename it')
   try:
     for folder in (Path(whole), *Path(whole).parents):
@@ -48,7 +48,7 @@ def check_output(folder: Path, flag: str) -> None:
     raise ConfigError(f'{flag}={folder}: {nearest} cannot be written to: give another folder')
 
 
-def is_plain(text: str) -> bool:
+def is_one_line(text: str) -> bool:
   """Whether a name is UTF-8 without control characters, so that it is one line wherever it is written."""
   try:
     text.encode('utf8')
@@ -59,4 +59,4 @@ def is_plain(text: str) -> bool:
 
 def printable(text: str) -> str:
   """The text in one line, with escapes for what cannot be printed."""
-  return text if is_plain(text) else repr(text)[1:-1]
+  return text if is_one_line(text) else repr(text)[1:-1]

@@ -15,7 +15,7 @@ from training.optimizer import make_schedule, updates_in_common
 from training.programs import Programs
 from training.provenance import numerical_environment
 from training.run_files import run_directory
-from training.run_files.checkpoint import About, Checkpoints, newest_whole
+from training.run_files.checkpoint import About, Checkpoints, newest_intact
 from training.run_files.metrics_log import NOTHING, check_mark
 from training.run_files.result import RESULT
 from training.state import State, with_params
@@ -25,7 +25,7 @@ from training.state import State, with_params
 KEPT = ('init_from', 'extended_at', 'code_changed_at', 'environment_changed_at')
 
 
-def state_to_go_on_from(
+def restore_or_init(
   config: Config,
   directory: Path,
   data: Data,
@@ -94,9 +94,9 @@ def _by_other_code(step: int, before: Mapping[str, Any] | None, steps: int) -> s
 
 
 def check_start(directory: Path, config: Config, data_checksum: str) -> None:
-  """Raises ConfigError, before anything is compiled, if `state_to_go_on_from` would; loads no array."""
+  """Raises ConfigError, before anything is compiled, if `restore_or_init` would; loads no array."""
   run = _identity(config, data_checksum)
-  found = newest_whole(directory / 'checkpoints', lambda path: _check(directory, read_manifest(path)['about'], run))
+  found = newest_intact(directory / 'checkpoints', lambda path: _check(directory, read_manifest(path)['about'], run))
   if found is None:
     _check_begins(directory, config)
     if config.run.init_from:

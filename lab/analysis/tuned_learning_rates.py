@@ -13,7 +13,7 @@ from lab.core.run import Run
 from training.code_version import PROJECT
 from training.config import Config, ConfigError
 from training.identity import SEED_FIELDS, differences, identity
-from training.run_files.run_directory import check_place
+from training.run_files.run_directory import check_paths_free
 
 COMMITTED = PROJECT / 'experiments' / 'tuned'
 LEARNING_RATE, WARMUP = 'optimizer.learning_rate', 'optimizer.warmup_steps'
@@ -22,7 +22,7 @@ FREE = (LEARNING_RATE, *SEED_FIELDS)  # what the settings of a tuning do not hol
 
 def find_tuning(experiment: str, workdir: Path) -> Tuning | None:
   """The tuning of an experiment: its own in the workdir, else the one that comes with the project, else None."""
-  check_place(workdir / experiment)
+  check_paths_free(workdir / experiment)
   return tuning_results.read_tuning(workdir / experiment / 'tuned.csv') or tuning_results.read_tuning(
     COMMITTED / f'{experiment}.csv'
   )

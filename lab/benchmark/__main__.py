@@ -23,7 +23,7 @@ from rich.console import Console
 
 from lab.cli import command_line
 from lab.launch import devices
-from training.memory import run_inline
+from training.memory import disable_async_dispatch
 
 WHAT = {
   'peers': 'Measure the same work in PyTorch too.',
@@ -59,7 +59,7 @@ def main(console: Console) -> int:
     os.execve(sys.executable, command, os.environ | slot.environment)
   if CORE.value is not None:
     os.sched_setaffinity(0, {CORE.value})
-  run_inline()  # likewise
+  disable_async_dispatch()  # likewise
   jax.config.update('jax_enable_compilation_cache', False)  # a program from the cache takes no time to compile
   if chosen == ['inspection']:
     from lab.benchmark.inspection import inspection_table

@@ -45,12 +45,12 @@ def serve_training(changes: dict) -> None:
 
   from lab.benchmark.turns import batch_of
   from training.config import Config
-  from training.memory import release_freed_memory, run_inline
+  from training.memory import disable_async_dispatch, release_freed_memory
   from training.mesh import by_rule, make_mesh
   from training.programs import train_program
   from training.state import init_state
 
-  run_inline()
+  disable_async_dispatch()
   config = Config.from_flat(changes)
   mesh = make_mesh(config)
   step, shapes, batch_shapes = train_program(config, mesh)

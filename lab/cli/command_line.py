@@ -11,7 +11,7 @@ from rich.console import Console
 from lab.cli import help_text, signals
 from lab.cli.flag_hints import flag_hint
 from lab.cli.output import outlive_readers
-from training.cache import keep_compiled_programs
+from training.cache import enable_compilation_cache
 from training.config import ConfigError
 from training.files import SaveFailed
 from training.paths import printable
@@ -66,7 +66,7 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
     outlive_readers(name)
     signals.interrupt_when_told()
     logging.set_verbosity(logging.WARNING)  # JAX tells of every backend it does not find
-    keep_compiled_programs()
+    enable_compilation_cache()
     try:
       return main(new_console())
     except ConfigError as error:

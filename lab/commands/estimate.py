@@ -42,14 +42,14 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
   Raises:
     ConfigError: if a batch does not divide over its mesh.
   """
-  largest = max((run.config.mesh for run in runs), key=lambda mesh: mesh.named)
+  largest = max((run.config.mesh for run in runs), key=lambda mesh: mesh.required_devices)
   slots = devices.worker_slots(workers, whole_machine=len(runs) == 1, mesh=largest)[: len(runs)]
   there = slots[0].devices
   if slots[0].core is not None and hasattr(os, 'sched_setaffinity'):
     os.sched_setaffinity(0, {slots[0].core})  # as a worker's, before JAX counts the cores
-  if largest.named > there:
+  if largest.required_devices > there:
     jax.config.update('jax_platforms', 'cpu')
-  jax.config.update('jax_num_cpu_devices', max(largest.named, there))
+  jax.config.update('jax_num_cpu_devices', max(largest.required_devices, there))
   logging.set_verbosity(logging.WARNING)  # JAX tells of every kind of device that is not there
   title = f'a training step, compiled for {jax.default_backend()}; mesh: data x fsdp; MB: of one device'
   table = new_table(title, ('variant', *COLUMNS))
@@ -57,9 +57,9 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
   speed, basis = speed_of_finished_runs(workdir_of(runs[0].directory), slots[0], [run.config for run in runs])
   for run in runs:
     if run.seed == runs[0].seed:
-      row, compiled = _row(run, max(run.config.mesh.named, there))
+      row, compiled = _row(run, max(run.config.mesh.required_devices, there))
       table.add_row(run.variant, *row)
-      if speed is None and largest.named <= there:
+      if speed is None and largest.required_devices <= there:
         timed[run.variant] = _tokens_per_second(run.config, compiled)
   console.print(table)
   if speed is not None or timed:

@@ -10,7 +10,7 @@ from lab.commands import extend
 from lab.core import plan, registry
 from lab.core.experiment import Changes, Experiment
 from training.config import ConfigError
-from training.paths import given_path
+from training.paths import parse_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TrainRequest:
 
   def directory(self) -> Path:
     """The work directory; raises ConfigError if it cannot be one."""
-    return given_path(self.workdir, '--workdir')
+    return parse_path(self.workdir, '--workdir')
 
   def names_runs(self) -> bool:
     """Whether a flag says which runs are meant, so that they are those of one experiment."""

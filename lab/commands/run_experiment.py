@@ -21,7 +21,7 @@ from training.data.splits import Split
 from training.files import SaveFailed, clear_unfinished
 from training.resume import check_start
 from training.run_files.locks import REPORT_WITHIN, locked
-from training.run_files.run_directory import check_text, is_finished
+from training.run_files.run_directory import check_data, is_finished
 
 
 class ReportOptions(NamedTuple):
@@ -140,7 +140,7 @@ def _load_data(runs: Sequence[Run]) -> Data:
     key = dataclasses.replace(config.data, seed=0), config.run.batch_size, config.model.vocab_size
     if key not in loaded:
       loaded[key] = load_data(config)
-    check_text(run.directory, loaded[key].checksum)
+    check_data(run.directory, loaded[key].checksum)
     if not is_finished(run.directory, config):
       check_start(run.directory, config, loaded[key].checksum)
   return next(iter(loaded.values()))

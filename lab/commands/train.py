@@ -16,7 +16,7 @@ from lab.launch import distributed, launchers
 from lab.launch.process_group import SINGLE_PROCESS
 from training.code_version import PROJECT
 from training.config import Config, ConfigError
-from training.paths import given_path
+from training.paths import parse_path
 from training.run_files.run_directory import workdir_of
 
 # Some imports are inside functions: what reads runs, trains or draws takes seconds to import, and --list needs none.
@@ -131,7 +131,7 @@ def _compare(request: TrainRequest, console: Console) -> int:
   contradicting += ['--config'] if request.changes or request.config_file else []
   if contradicting:
     raise ConfigError(f'--compare trains nothing, and takes runs as they are: leave {contradicting[0]} out')
-  directories = [str(given_path(directory, '--compare')) for directory in request.compare if directory.strip()]
+  directories = [str(parse_path(directory, '--compare')) for directory in request.compare if directory.strip()]
   written = compare.compare(directories, request.directory(), request.name, request.labels, request.command)
   run_experiment.print_report(*written, console)
   return 0

@@ -19,7 +19,7 @@ from lab.inspect.run_steps import steps_asked_for
 from training.code_version import PROJECT
 from training.config import ConfigError
 from training.files import write_atomically, write_json
-from training.paths import check_output, given_path
+from training.paths import check_output, parse_path
 from training.provenance import provenance
 from training.run_files.environment import provenance_changes
 from training.run_files.trained_run import open_run
@@ -53,9 +53,9 @@ def inspect(question: Question, console: Console) -> int:
     ConfigError: if the flags contradict one another, or a run or a step is not there; before anything is computed.
   """
   flag, given = ('--run', [question.run]) if question.run else ('--compare', question.compare)
-  directories = [given_path(text, flag) for text in given]
+  directories = [parse_path(text, flag) for text in given]
   subjects = _subjects(question, directories)
-  out = given_path(question.out, '--out') if question.out else _default_folder(question, subjects, directories)
+  out = parse_path(question.out, '--out') if question.out else _default_folder(question, subjects, directories)
   check_output(out, '--out')
   notes = [line for directory in directories for line in provenance_changes(directory)]
   for line in notes:

@@ -18,7 +18,7 @@ from training.inspection import inspect
 from training.metric_names import OUTPUT, SUBLAYERS, MetricName
 from training.metrics import by_site
 from training.run_files import run_directory
-from training.run_files.trained_run import Rotated, checkpoint_steps, checkpointed_state
+from training.run_files.trained_run import CheckpointDeleted, checkpoint_steps, checkpointed_state
 
 ATTEMPTS = 5  # at the newest checkpoint of a run that is in training
 
@@ -73,12 +73,12 @@ def measure(subject: Subject, batches: int) -> Measured:
 
   Raises:
     ConfigError: if the data cannot be read or have changed since, or the checkpoint is another model's.
-    Rotated: see `training.run_files.trained_run.checkpointed_state`.
+    CheckpointDeleted: see `training.run_files.trained_run.checkpointed_state`.
   """
   config = subject.config.replace({'model.unroll': 1, 'model.remat': False})
   data = load_data(config)
   if subject.directory is not None:
-    run_directory.check_text(subject.directory, data.checksum)
+    run_directory.check_data(subject.directory, data.checksum)
   inputs = train_batches(data, config.run.batch_size, config.data.seed, subject.step, batches)
   samples = [
     inspect(config, params, batch, by_sequence=True)
@@ -99,7 +99,7 @@ def measure_in_time(subject: Subject, asked: str, batches: int) -> tuple[list[Me
   for _ in range(ATTEMPTS):
     try:
       return [measure(subject, batches)], ''
-    except Rotated as error:
+    except CheckpointDeleted as error:
       there = checkpoint_steps(subject.directory) if subject.directory else []
       if asked == 'all':
         return [], str(error)

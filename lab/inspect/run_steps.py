@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from training.config import ConfigError
-from training.run_files.trained_run import listed
+from training.run_files.trained_run import format_steps
 
 
 def steps_asked_for(directory: Path, there: Sequence[int], asked: str) -> list[int]:
@@ -27,5 +27,5 @@ def steps_asked_for(directory: Path, there: Sequence[int], asked: str) -> list[i
   if not asked.isdecimal():
     raise ConfigError(f'--step={asked}: write init, latest, all or a number')
   if int(asked) not in [0, *there]:
-    raise ConfigError(f'{directory} has no checkpoint of step {asked}: there are {listed(there)}')
+    raise ConfigError(f'{directory} has no checkpoint of step {asked}: there are {format_steps(there)}')
   return [int(asked)]

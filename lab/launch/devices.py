@@ -82,7 +82,7 @@ def worker_slots(
   """
   detected = detect_devices()
   platform, devices = detected.platform, detected.count
-  named = math.ceil(mesh.named / group.count)
+  named = math.ceil(mesh.required_devices / group.count)
   if platform == 'gpu' and group.local_index is not None:  # Slurm may show each process its own GPU, or all of them
     gpus = visible_devices('CUDA_VISIBLE_DEVICES', devices)
     return [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': gpus[group.local_index % len(gpus)]})]
@@ -102,7 +102,7 @@ def worker_slots(
   if platform != 'cpu':
     return [WorkerSlot(None, {}, devices)]
   usable = cores()
-  environment = cpu_environment(several=max(mesh.named, devices, group.count) > 1)
+  environment = cpu_environment(several=max(mesh.required_devices, devices, group.count) > 1)
   environment['NPROC'] = str(len(usable) if whole_machine else 1)  # XLA's thread count; XLA ignores CPU quotas
   if whole_machine and named > devices:
     return [WorkerSlot(None, {**environment, 'JAX_NUM_CPU_DEVICES': str(named)}, named)]

@@ -25,7 +25,7 @@ from lab.launch.progress import ProgressDisplay
 from lab.launch.slurm_flags import Resources
 from training.config import ConfigError
 from training.files import Damaged, read_json, write_sealed
-from training.paths import is_plain, printable
+from training.paths import is_one_line, printable
 from training.run_files.run_directory import FAILURE, is_finished, workdir_of
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _job_name(runs: Sequence[Run]) -> str:
 def _submission_folder(runs: Sequence[Run]) -> Path:
   """The folder for submitit's files: <workdir>/<experiment>/slurm/<time>."""
   workdir, experiment = workdir_of(runs[0].directory.absolute()), runs[0].experiment.partition('/')[0]
-  if not is_plain(str(workdir)) or any(character in '%\\' for character in str(workdir)):
+  if not is_one_line(str(workdir)) or any(character in '%\\' for character in str(workdir)):
     raise ConfigError(
       f'--workdir={printable(str(workdir))}: for Slurm the path must not contain %, backslashes or control characters'
     )

@@ -31,11 +31,11 @@ from lab.cli import signals
 from lab.launch import distributed, failure_causes
 from lab.launch.parent_watch import STOP_CHECK_WITHIN, ParentWatch
 from lab.launch.process_group import SINGLE_PROCESS
-from training.cache import keep_compiled_programs
+from training.cache import enable_compilation_cache
 from training.config import Config, ConfigError
 from training.files import SaveFailed
 from training.loop import Stopped, train
-from training.memory import run_inline
+from training.memory import disable_async_dispatch
 from training.run_files.locks import Moved
 
 EXPLAINED = (ConfigError, SaveFailed, Moved)  # exceptions whose message tells the user what to do
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)  # orbax logs every file
   if CORE.value is not None and hasattr(os, 'sched_setaffinity'):
     os.sched_setaffinity(0, {CORE.value})  # before JAX counts the cores
-  run_inline()
+  disable_async_dispatch()
   with os.fdopen(os.dup(1) if EVENTS.value is None else EVENTS.value, 'w', buffering=1) as events:
 
     def report(event: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
       directory = Path(job['directory'])
       try:
         _log_to(directory / group.log_name)
-        keep_compiled_programs()
+        enable_compilation_cache()
         if group.count > 1 and not stop_requested.is_set():
           should_stop = distributed.join(group)
         watched = watch.wrap(should_stop) if watch else should_stop

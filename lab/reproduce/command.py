@@ -21,7 +21,7 @@ from lab.reproduce import expected_values, record, reproduction_report, training
 from lab.reproduce.reproduction_report import ReproductionResult
 from training.config import ConfigError
 from training.files import Damaged, SaveFailed, read_json, write_sealed
-from training.paths import check_output, given_path
+from training.paths import check_output, parse_path
 
 NAME = 'reproduce.py'
 BUDGET = 15 * 60  # seconds on two cores, for the default selection
@@ -55,7 +55,7 @@ def reproduce(options: Options, console: Console) -> int:
   if options.list:
     print_list(all_reproductions, unusable, console)
     return 0
-  folder = given_path(options.workdir, '--workdir') / 'reproduce'
+  folder = parse_path(options.workdir, '--workdir') / 'reproduce'
   selected = select(options, all_reproductions, folder)
   check_output(folder, '--workdir')
   measured, drawn, problems, code = list[ReproductionResult](), list[ReproductionResult](), list[str](), 0

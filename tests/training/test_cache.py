@@ -31,7 +31,7 @@ def test_the_folder_is_the_one_that_is_named_or_the_users(tmp_path, monkeypatch)
 
 
 def test_what_is_written_is_whole(tmp_path, logged):
-  assert cache.write_whole(tmp_path / 'folder' / 'file', b'one ', b'two')
+  assert cache.try_write(tmp_path / 'folder' / 'file', b'one ', b'two')
   assert (tmp_path / 'folder' / 'file').read_bytes() == b'one two'
   assert logged == []
 
@@ -41,7 +41,7 @@ def test_a_failed_write_leaves_no_file(tmp_path, monkeypatch, logged):
     raise OSError(28, 'No space left on device')
 
   monkeypatch.setattr(os, 'replace', refuse)
-  assert not cache.write_whole(tmp_path / 'folder' / 'file', b'content')
+  assert not cache.try_write(tmp_path / 'folder' / 'file', b'content')
   assert list((tmp_path / 'folder').iterdir()) == []
 
 
@@ -49,9 +49,9 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path, monkeypat
   (tmp_path / 'file').touch()
   monkeypatch.setenv('BLOCKLAB_CACHE', str(tmp_path / 'file'))
   before = jax.config.jax_compilation_cache_dir
-  cache.keep_compiled_programs()
+  cache.enable_compilation_cache()
   assert jax.config.jax_compilation_cache_dir == before
-  assert not cache.write_whole(tmp_path / 'file' / 'tokens' / 'a.bin', b'x')
+  assert not cache.try_write(tmp_path / 'file' / 'tokens' / 'a.bin', b'x')
   assert logged == [
     f'cannot write to the cache folder {tmp_path}/file/compiled: compiling anew',
     f'cannot write to the cache folder {tmp_path}/file/tokens (Not a directory): working in memory',
@@ -62,7 +62,7 @@ def test_a_folder_without_permission_is_told_in_one_line(tmp_path, monkeypatch, 
   monkeypatch.setenv('BLOCKLAB_CACHE', str(tmp_path))
   monkeypatch.setattr(os, 'access', lambda path, mode: mode != os.W_OK)  # the tests may run as root, who may all
   before = jax.config.jax_compilation_cache_dir
-  cache.keep_compiled_programs()
+  cache.enable_compilation_cache()
   assert jax.config.jax_compilation_cache_dir == before
   assert logged == [f'cannot write to the cache folder {tmp_path}/compiled: compiling anew']
 
@@ -116,7 +116,7 @@ from training import cache
 messages, events = [], []
 cache.logging = type('', (), {'warning': lambda text, *args: messages.append(text % args)})
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition('/')[2]))
-cache.keep_compiled_programs()
+cache.enable_compilation_cache()
 (folder,) = Path(sys.argv[1]).glob('compiled')
 
 def step(x):

@@ -140,7 +140,7 @@ def test_a_damaged_environment_is_written_anew_with_a_note(finished, tmp_path, c
   assert run_directory.is_finished(run, CONFIG)  # its result knows all of it
   assert data_checksum(run) == finished[1]['data_checksum']
   (run / 'result.json').unlink()
-  run_directory.check_text(run, finished[1]['data_checksum'])
+  run_directory.check_data(run, finished[1]['data_checksum'])
   train(run, report=notes.append)
   (note,) = (report['note'] for report in notes if 'note' in report)
   assert 'environment.json was damaged and is rewritten' in note
@@ -152,9 +152,9 @@ def test_the_text_that_a_run_was_begun_on_is_known_by_its_result(finished, tmp_p
   run = tmp_path / 'seed_0'
   shutil.copytree(finished[0], run)
   (run / 'environment.json').write_text('{"data_checksum": "another"}')
-  run_directory.check_text(run, finished[1]['data_checksum'])
+  run_directory.check_data(run, finished[1]['data_checksum'])
   with pytest.raises(ConfigError, match='was trained on other text'):
-    run_directory.check_text(run, 'another')
+    run_directory.check_data(run, 'another')
 
 
 def test_the_code_of_a_run_is_known_by_its_result_or_its_environment(finished, tmp_path):
@@ -170,7 +170,7 @@ def test_the_code_of_a_run_is_known_by_its_result_or_its_environment(finished, t
 
 def test_a_damaged_failure_is_told_as_such(tmp_path):
   assert run_directory.read_failure(tmp_path) is None
-  run_directory.note_failure(tmp_path, run_directory.Failure('out of memory', 7))
+  run_directory.record_failure(tmp_path, run_directory.Failure('out of memory', 7))
   assert run_directory.read_failure(tmp_path) == ('out of memory', 7)
   change(tmp_path / 'failure.json', error='all is well')
   assert 'failure.json is damaged' in run_directory.read_failure(tmp_path).error

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from training.config import ConfigError
-from training.paths import check_output, given_path, is_plain, printable
+from training.paths import check_output, is_one_line, parse_path, printable
 
 
 @pytest.mark.parametrize(
@@ -28,18 +28,18 @@ def test_what_can_be_no_path_is_one_line(tmp_path, monkeypatch, text, message):
   (tmp_path / 'dangling').symlink_to('nowhere')
   (tmp_path / 'loop').symlink_to('loop')
   with pytest.raises(ConfigError, match=message) as error:
-    given_path(text, '--workdir')
-  assert is_plain(str(error.value))
+    parse_path(text, '--workdir')
+  assert is_one_line(str(error.value))
 
 
 @pytest.mark.parametrize('text', ['runs', 'a b', "it's", 'z[/b]', ':smile:', 'é', '$x', '', '.', '..', '/'])
 def test_any_other_name_is_taken_as_it_is(text):
-  assert given_path(text, '--workdir') == Path(text)
+  assert parse_path(text, '--workdir') == Path(text)
 
 
 def test_a_home_folder_is_found(monkeypatch, tmp_path):
   monkeypatch.setenv('HOME', str(tmp_path))
-  assert given_path('~/runs', '--workdir') == tmp_path / 'runs'
+  assert parse_path('~/runs', '--workdir') == tmp_path / 'runs'
 
 
 @pytest.mark.parametrize('name', [b'bad\xff', b'line\nbreak'])
@@ -48,8 +48,8 @@ def test_a_current_folder_that_no_log_could_name_is_refused(tmp_path, monkeypatc
   os.mkdir(folder)
   monkeypatch.chdir(os.fsdecode(folder))
   with pytest.raises(ConfigError, match=r'^the current folder, .*: its name is not UTF-8') as error:
-    given_path('runs', '--workdir')
-  assert is_plain(str(error.value))
+    parse_path('runs', '--workdir')
+  assert is_one_line(str(error.value))
 
 
 def test_a_current_folder_that_was_deleted_is_one_line(tmp_path, monkeypatch):
@@ -57,7 +57,7 @@ def test_a_current_folder_that_was_deleted_is_one_line(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path / 'gone')
   (tmp_path / 'gone').rmdir()
   with pytest.raises(ConfigError, match='the current folder has been deleted'):
-    given_path('runs', '--workdir')
+    parse_path('runs', '--workdir')
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path, monkeypatch):

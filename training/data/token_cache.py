@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from training.cache import write_whole
+from training.cache import try_write
 from training.data.corpus import Corpus, Segment
 
 FORMAT = 2  # of the cached file and of the tokenization that produced it; a new number invalidates all cached files
@@ -29,7 +29,7 @@ def write_corpus(path: pathlib.Path, corpus: Corpus) -> bool:
   line = line.ljust(-(len(line) + 1) // 64 * -64 - 1) + b'\n'
   digest = hashlib.sha256(line)
   digest.update(corpus.tokens.data)
-  return write_whole(path, line, corpus.tokens, digest.digest())
+  return try_write(path, line, corpus.tokens, digest.digest())
 
 
 def read_corpus(path: pathlib.Path, checksum: str) -> Corpus | None:

@@ -120,7 +120,7 @@ class Checkpoints:
     Raises:
       ConfigError: if there are checkpoints, and none is whole.
     """
-    found = newest_whole(self._directory, lambda path: load(path, like, check))
+    found = newest_intact(self._directory, lambda path: load(path, like, check))
     if found is None:
       return None
     (state, manifest), notes = found
@@ -165,7 +165,7 @@ def steps_in(directory: Path) -> list[int]:
   return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
-def newest_whole(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]] | None:
+def newest_intact(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]] | None:
   """What `read` gives for the newest checkpoint that is whole, and a line for each newer one; None if there is none.
 
   Args:

@@ -41,7 +41,7 @@ def check(directory: Path, config: Config, extend: bool = False, reads: bool = F
     OtherRun: if another run's config.json is there, naming all that differs.
     ConfigError: if something else is in the way.
   """
-  check_place(directory)
+  check_paths_free(directory)
   if not reads:
     check_writable(directory)
   elsewhere = f'start this one with --workdir={workdir_of(directory)}_2'
@@ -79,7 +79,7 @@ def _stored_identity(directory: Path, elsewhere: str) -> Mapping[str, Any] | Non
   return stored
 
 
-def check_place(directory: Path) -> None:
+def check_paths_free(directory: Path) -> None:
   """Raises ConfigError if there cannot be a directory here with the files of a run in it."""
   try:
     for folder in (directory / 'checkpoints', directory / 'tensorboard', directory, *directory.parents):
@@ -98,7 +98,7 @@ def check_writable(directory: Path) -> None:
     raise ConfigError(f'{nearest} cannot be written to: choose another --workdir')
 
 
-def check_text(directory: Path, data_checksum: str) -> None:
+def check_data(directory: Path, data_checksum: str) -> None:
   """Raises ConfigError if the run in the directory was begun on other data than these."""
   if stored_run.data_checksum(directory) not in (None, data_checksum):
     raise ConfigError(
@@ -113,7 +113,7 @@ class Failure(NamedTuple):
   log_start: int = 0
 
 
-def note_failure(directory: Path, failure: Failure) -> None:
+def record_failure(directory: Path, failure: Failure) -> None:
   """Keeps why the run ended without a result, for who looks at its directory alone."""
   write_sealed(directory / FAILURE, failure._asdict())
 
@@ -132,7 +132,7 @@ def read_failure(directory: Path) -> Failure | None:
   return Failure(why, start)
 
 
-def clear_remains(directory: Path) -> None:
+def delete_leftovers(directory: Path) -> None:
   """Deletes what a save under way has created at the old place of a run's directory that was moved."""
   checkpoints = directory / 'checkpoints'
   if (directory / 'lock').exists():  # another run's, that trains there now

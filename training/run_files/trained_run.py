@@ -21,7 +21,7 @@ from training.state import State, init_state
 Weights = Literal['evaluated', 'raw']
 
 
-class Rotated(Exception):  # noqa: N818 - what has happened
+class CheckpointDeleted(Exception):  # noqa: N818 - what has happened
   """A checkpoint was deleted before it was read, since training keeps the newest ones alone; the message says so."""
 
 
@@ -53,7 +53,7 @@ def load_params(
     raise ConfigError(f'{directory} has no checkpoint of step={step!r}: there are {", ".join(map(str, there))}')
   try:
     state = checkpointed_state(config, directory, there[-1] if step == 'latest' else int(step))
-  except Rotated as error:
+  except CheckpointDeleted as error:
     raise ConfigError(f'{error}; load it again, or once it is trained') from None
   return config, state.evaluated_params if weights == 'evaluated' else state.params
 
@@ -82,25 +82,25 @@ def checkpointed_state(config: Config, directory: Path, step: int) -> State:
   """The state of one checkpoint, on one device.
 
   Raises:
-    Rotated: if training has since written as many newer ones as it keeps, and this one is not whole any more.
+    CheckpointDeleted: if training has since written as many newer ones as it keeps, and this one is not whole any more.
     ConfigError: if it is damaged, or the checkpoint of another run.
   """
   like = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
   try:
-    return checkpoint.load(directory / 'checkpoints' / str(step), like, is_of(directory, config))[0]
+    return checkpoint.load(directory / 'checkpoints' / str(step), like, check_config(directory, config))[0]
   except Exception as error:  # orbax may raise anything where files are deleted while it reads them
     there, keep = checkpoint_steps(directory), config.run.keep_checkpoints
     if step not in there or sum(newer > step for newer in there) >= keep:
-      raise Rotated(
+      raise CheckpointDeleted(
         f'{directory} has no whole checkpoint of step {step} any more, since its training continues and keeps the '
-        f'newest {keep}: there are {listed(there[-keep:])}'
+        f'newest {keep}: there are {format_steps(there[-keep:])}'
       ) from error
     if isinstance(error, Damaged):
       raise ConfigError(f'{error}: look at another --step, or train the run again') from None
     raise
 
 
-def is_of(directory: Path, config: Config) -> Callable[[checkpoint.About], None]:
+def check_config(directory: Path, config: Config) -> Callable[[checkpoint.About], None]:
   """Raises ConfigError where what a checkpoint in the directory says of itself is not `config`, but for the steps."""
 
   def check(about: checkpoint.About) -> None:
@@ -114,6 +114,6 @@ def is_of(directory: Path, config: Config) -> Callable[[checkpoint.About], None]
   return check
 
 
-def listed(steps: Sequence[int]) -> str:
+def format_steps(steps: Sequence[int]) -> str:
   """`init and 24, 36`: what there is to look at in a run that has checkpoints of these steps."""
   return f'init and {", ".join(map(str, steps))}' if steps else 'init alone'

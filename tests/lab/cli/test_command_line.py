@@ -66,7 +66,7 @@ def test_a_terminal_that_gives_no_width_has_everything_printed(columns, width, m
 def test_what_ends_a_command_is_one_line(monkeypatch, capsys, error, code, says):
   codes = []
   monkeypatch.setattr(command_line.app, 'run', lambda guarded, flags_parser: codes.append(guarded([])))
-  for name in ('outlive_readers', 'keep_compiled_programs'):
+  for name in ('outlive_readers', 'enable_compilation_cache'):
     monkeypatch.setattr(command_line, name, lambda *arguments: None)
   monkeypatch.setattr(command_line.logging, 'set_verbosity', lambda level: None)
 

@@ -82,7 +82,7 @@ def test_a_step_asked_for_by_its_number_that_was_deleted_is_one_line(run, monkey
 
 def test_checkpoints_that_vanish_again_and_again_end_in_one_line(run, monkeypatch):
   def gone(subject, batches):
-    raise trained_run.Rotated('deleted')
+    raise trained_run.CheckpointDeleted('deleted')
 
   monkeypatch.setattr(gradients, 'measure', gone)
   with pytest.raises(ConfigError, match='deleted faster than they can be read'):
@@ -111,7 +111,7 @@ def test_whatever_orbax_raises_where_files_are_deleted_under_it(run, monkeypatch
     raise ValueError('tensorstore: NOT_FOUND')
 
   monkeypatch.setattr(checkpoint, 'load', deleted)
-  with pytest.raises(trained_run.Rotated):
+  with pytest.raises(trained_run.CheckpointDeleted):
     trained_run.checkpointed_state(CONFIG, run, 24)
 
 

@@ -188,15 +188,15 @@ def test_a_workdir_may_be_called_tuning(workdir):
 
 
 def test_a_text_that_changed_is_noticed(tmp_path):
-  run_directory.check_text(tmp_path, 'one')
+  run_directory.check_data(tmp_path, 'one')
   record_environment(tmp_path, 'one', resumed=False)
-  run_directory.check_text(tmp_path, 'one')
+  run_directory.check_data(tmp_path, 'one')
   with pytest.raises(ConfigError, match='trained on other text'):
-    run_directory.check_text(tmp_path, 'two')
+    run_directory.check_data(tmp_path, 'two')
 
 
 def test_a_failure_is_noted_until_the_run_starts_again(directory):
-  run_directory.note_failure(directory, run_directory.Failure('out of memory'))
+  run_directory.record_failure(directory, run_directory.Failure('out of memory'))
   assert read_json(directory / 'failure.json') == {'error': 'out of memory', 'log_start': 0}
   run_directory.prepare(directory, OTHER)
   assert os.listdir(directory) == ['config.json']
