@@ -17,13 +17,13 @@ import sys
 from pathlib import Path
 
 if __name__ == '__main__':
-  sys.path[:] = dict.fromkeys([str(Path(__file__).resolve().parent), *sys.path])  # first, also under PYTHONSAFEPATH
+  sys.path[:] = dict.fromkeys([str(Path(__file__).resolve().parent), *sys.path])  # first, even with PYTHONSAFEPATH
 
-from lab.cli import start_up
+from lab.cli import startup
 
 if __name__ == '__main__':
-  start_up.prepare('reproduce.py')  # before the imports below
-  start_up.check_jax('reproduce.py')
+  startup.prepare('reproduce.py')  # before the imports below
+  startup.check_jax('reproduce.py')
 
 from absl import flags
 from rich.console import Console
@@ -83,4 +83,4 @@ def main(console: Console) -> int:
 
 
 if __name__ == '__main__':
-  command_line.run('reproduce.py', main, FLAGS)
+  command_line.run_command('reproduce.py', main, FLAGS)

@@ -1,20 +1,20 @@
-"""Trains Transformer blocks that differ in one decision, and says what the decision changes.
+"""Trains Transformer blocks that differ in one design decision, and reports what that decision changes.
 
-  python train.py                                            the experiment `block`
-  python train.py --list                                     the experiments there are
+  python train.py                                            runs the experiment `block`
+  python train.py --list                                     lists all experiments and their variants
   python train.py --experiment=norm_placement --seeds=0,1
-  python train.py --tune                                     each variant at its best learning rate
+  python train.py --tune                                     tunes the learning rate of each variant first
   python train.py --norm_placement=post --feed_forward=relu --noresidual --name=mine
   python train.py --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
   python train.py --config=configs/small.py --config.model.num_layers=24
   python train.py --launcher=slurm --slurm_partition=gpu --slurm_gpus=1
-  python train.py --compare=runs/block/baseline,runs/custom/mine   one report over runs that are there
-  python train.py --status                                   the state of the runs in the workdir
-  python train.py --extend --config.run.steps=600            more steps for the runs that are there
+  python train.py --compare=runs/block/baseline,runs/custom/mine   reports on existing runs
+  python train.py --status                                   shows the status of the runs in the workdir
+  python train.py --extend --config.run.steps=600            trains existing runs for more steps
 
-The same command again resumes where it stopped, and skips what is finished. Exit codes: 0; 1 if a run
-failed; 2 if what was asked for is impossible; 75 if it was stopped (SIGINT, SIGTERM, SIGHUP) and should be
-run again; 130 if it was stopped twice.
+After an interruption, the same command resumes its unfinished runs; finished runs are skipped. Exit codes: 0: success;
+1: a run failed; 2: invalid request; 75: stopped by SIGINT, SIGTERM or SIGHUP, run the command again to resume;
+130: stopped twice, with the same effect.
 """
 
 import functools
@@ -23,79 +23,85 @@ import sys
 from pathlib import Path
 
 if __name__ == '__main__':
-  sys.path[:] = dict.fromkeys([str(Path(__file__).resolve().parent), *sys.path])  # first, also under PYTHONSAFEPATH
+  sys.path[:] = dict.fromkeys([str(Path(__file__).resolve().parent), *sys.path])  # first, even with PYTHONSAFEPATH
 
-from lab.cli import start_up
-
-if __name__ == '__main__':
-  start_up.prepare('train.py')  # before the imports below, of what Windows does not have and what reads the environment
-
-from lab.cli import output, signals
+from lab.cli import startup
 
 if __name__ == '__main__':
-  output.outlive_readers('train.py')  # a closed terminal sends SIGHUP, and takes no more text
-  start_up.check_jax('train.py', trains_here=not {'--launcher=slurm', '-launcher=slurm', 'slurm'} & {*sys.argv})
+  startup.prepare('train.py')  # before the imports below, which fail on Windows and read the environment
+
+from lab.cli import output_errors, signals
+
+if __name__ == '__main__':
+  output_errors.ignore_output_errors('train.py')  # a closed terminal sends SIGHUP, and writing to it fails
+  startup.check_jax('train.py', trains_here=not {'--launcher=slurm', '-launcher=slurm', 'slurm'} & {*sys.argv})
 
 from absl import app, flags
 
 from configs.flags import config_changes, define_config_flags
-from lab.cli.command_line import new_console, parse_flags, refuse
+from lab.cli.command_line import new_console, parse_flags, report_error
 from lab.commands import train
 from lab.launch import distributed, launchers, slurm_flags
 from training.config import ConfigError
 from training.files import SaveFailed
 from training.run_files.locks import Moved
 
-EXPERIMENT = flags.DEFINE_string('experiment', None, 'Which experiment to run; see --list. Default: block.')
+EXPERIMENT = flags.DEFINE_string('experiment', None, 'The experiment to run; see --list. Default: block.')
 STATUS = flags.DEFINE_bool(
-  'status', False, 'Show the state of the runs in the workdir; with other flags, of the runs of that command.'
+  'status',
+  False,
+  'Show the status of the runs in the workdir or, with other flags, of the runs of that command; run nothing.',
 )
-LIST = flags.DEFINE_bool('list', False, 'List the experiments and their variants, and run nothing.')
-VARIANTS = flags.DEFINE_list('variants', [], 'Run these variants of the experiment alone.')
+LIST = flags.DEFINE_bool('list', False, 'List the experiments and their variants; run nothing.')
+VARIANTS = flags.DEFINE_list('variants', [], 'Run only these variants of the experiment.')
 SEEDS = flags.DEFINE_list(
-  'seeds', [], 'Seeds of initial values and data order, as 0,1,2 or 0-4. Default: those of the experiment.'
+  'seeds', [], 'Seeds of the initial parameters and the data order, as 0,1,2 or 0-4. Default: those of the experiment.'
 )
-WORKDIR = flags.DEFINE_string('workdir', 'runs', 'Where the results go: <workdir>/<experiment>/<variant>/seed_<k>.')
+WORKDIR = flags.DEFINE_string('workdir', 'runs', 'The directory of results: <workdir>/<experiment>/<variant>/seed_<k>.')
 WORKERS = flags.DEFINE_integer(
-  'workers', 0, 'Runs at a time. Default: one a core, each run on one core (the numbers do not depend on how many); '
-  'one a GPU on a GPU host. A single run has every core, or every GPU.', lower_bound=0,
+  'workers', 0, 'Number of runs to train at the same time. Default: one per core, or one per GPU on a GPU host. A '
+  'single run uses all cores or all GPUs. On CPUs, results do not depend on the number of workers.', lower_bound=0,
 )  # fmt: skip
 TUNE = flags.DEFINE_bool(
-  'tune', False, 'First give every variant the same grid of learning rates, on seeds reserved for it; then run each at '
-  'its best one, and compare on the test split.',
+  'tune', False, 'First train every variant at each learning rate of the same grid, with seeds reserved for tuning. '
+  'Then run each variant at its best learning rate, and compare them on the test split.',
 )  # fmt: skip
 SHARED_LEARNING_RATE = flags.DEFINE_float(
-  'shared_learning_rate', None, 'Run all variants at this rate, where an experiment has tuned ones.'
+  'shared_learning_rate', None, 'Run all variants at this learning rate instead of their tuned ones.'
 )
 EXTEND = flags.DEFINE_bool(
-  'extend', False, 'Train runs that are there to more steps, as in --extend --config.run.steps=600; each keeps its '
-  'other settings. Default: those of block; else give --experiment or --name.',
+  'extend', False, 'Train existing runs for more steps, as in --extend --config.run.steps=600, with all other settings '
+  'unchanged. Default: the runs of block; for others, add --experiment or --name.',
 )  # fmt: skip
 INIT_FROM = flags.DEFINE_string(
-  'init_from', None, 'Start from the parameters of this run, as runs/block/baseline/seed_0; its model must be the same.'
+  'init_from',
+  None,
+  'Start from the parameters of this run, as runs/block/baseline/seed_0; it must have the same model.',
 )
-NAME = flags.DEFINE_string('name', '', 'The name of a run outside the experiments. Default: what was changed.')
+NAME = flags.DEFINE_string(
+  'name', '', 'The name of a custom run, outside the experiments. Default: a name made from the changed settings.'
+)
 SWEEP = flags.DEFINE_string(
-  'sweep', '', 'A grid, as in model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
+  'sweep', '', 'Run a grid of settings, as in model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3.'
 )
 COMPARE = flags.DEFINE_list(
-  'compare', [], 'Train nothing: one report over the finished runs of these directories, of any experiments, variants, '
-  'runs or work directories; the first is the baseline. It goes to <workdir>/compare/<--name>.',
+  'compare', [], 'Report on the finished runs in these directories, which may be of experiments, variants, single runs '
+  'or work directories; the first is the baseline. Trains nothing; writes to <workdir>/compare/<--name>.',
 )  # fmt: skip
 LABELS = flags.DEFINE_list(
-  'labels', [], 'What variants are called in tables and figures, as in post_norm=Post-LN,baseline=Pre-Norm.'
+  'labels', [], 'Labels of variants in tables and figures, as in post_norm=Post-LN,baseline=Pre-Norm.'
 )
 ESTIMATE = flags.DEFINE_bool(
-  'estimate', False, 'Train nothing: compile the step of each variant, print its parameters, FLOPs and memory on the '
-  'mesh that is asked for, and say about how long all runs take here.',
+  'estimate', False, 'Compile the training step of each variant, and print its parameters, FLOPs and memory on the '
+  'configured mesh, and an estimate of how long all runs take on this machine; train nothing.',
 )  # fmt: skip
 define_config_flags()
 for module in (launchers, slurm_flags, distributed):
-  flags.adopt_module_key_flags(module)  # --help shows theirs too
+  flags.adopt_module_key_flags(module)  # so that --help lists them
 
 
 def request() -> train.TrainRequest:
-  """What the flags ask for."""
+  """Returns the request that the flags specify."""
   return train.TrainRequest(
     command=shlex.join(['python', *sys.argv]),
     config_file=flags.FLAGS.config,
@@ -106,13 +112,13 @@ def request() -> train.TrainRequest:
 
 
 def run_main(argv: list[str]) -> int:
-  """Does what the flags ask for; what the user got wrong is one line, and code 2."""
+  """Runs the request and returns the exit code: 2, after one line, for an error of the user."""
   del argv
-  output.outlive_readers('train.py')
+  output_errors.ignore_output_errors('train.py')
   try:
     return train.run_request(request(), new_console())
   except ConfigError as error:
-    return refuse('train.py', error)
+    return report_error('train.py', error)
   except Moved as error:
     print(f'train.py: {error}', file=sys.stderr)
     return 1
@@ -122,5 +128,5 @@ def run_main(argv: list[str]) -> int:
 
 
 if __name__ == '__main__':
-  signals.leave_when_told()
+  signals.exit_on_signals()
   app.run(run_main, flags_parser=functools.partial(parse_flags, 'train.py'))

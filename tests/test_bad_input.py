@@ -76,7 +76,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--config.run.init_seed=1', '--config.data.seed=1', '--experiment=heads'], 'heads/heads_4/seed_1 is the same'),
     (['--config.data.seed=5000000000'], 'must be below'),
     (['--workdir=short.txt'], 'short.txt is a file'),
-    (['block'], "what is 'block'?"),
+    (['block'], "unexpected argument 'block': every argument must be a flag"),
     (['--config.data.task=files', '--config.data.paths=cut.txt.gz'], 'cut.txt.gz is not an intact gzip file'),
     (
       ['--config.data.task=files', '--config.data.paths=/dev/stdin', '--name=x'],

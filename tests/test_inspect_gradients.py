@@ -53,7 +53,7 @@ CASES = {
   '--depths=4 --batches=1': '--batches=1',
   '--depths=4 --noconfig.model.causal': 'model.causal=False lets every position attend to the token it predicts',
   '--dephts=4': "unknown flag --dephts: did you mean 'depths'?",
-  'runs/block': "what is 'runs/block'?",
+  'runs/block': "unexpected argument 'runs/block'",
   '--norm_placement=peri': '--norm_placement=peri',
 }
 DRIVER = """
@@ -70,7 +70,7 @@ for case in json.load(sys.stdin):
   said = io.StringIO()
   with contextlib.redirect_stderr(said):
     try:
-      command_line.run('inspect_gradients.py', inspect_gradients.main)
+      command_line.run_command('inspect_gradients.py', inspect_gradients.main)
     except SystemExit as ended:
       answers[case] = ended.code, said.getvalue()
 print(json.dumps(answers))

@@ -217,7 +217,7 @@ def test_from_logs_without_results_is_refused(reproductions, tmp_path):
     ('--only=wroked_example', "unknown reproduction 'wroked_example': did you mean 'worked_example'?"),
     ('--onyl=context', "unknown flag --onyl: did you mean 'only'?"),
     ('--scale=huge', 'should be one of <small|full>'),
-    ('context', "what is 'context'? Every argument is a flag"),
+    ('context', "unexpected argument 'context': every argument must be a flag"),
   ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, argument, message):

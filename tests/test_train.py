@@ -54,7 +54,7 @@ def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
   def fail(request, console):
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr('lab.commands.train.run', fail)
+  monkeypatch.setattr('lab.commands.train.run_request', fail)
   assert run_main() == 1
   message = capsys.readouterr().err
   assert message.startswith('train.py: runs could not be written (No space left on device): what was saved before is')

@@ -11,11 +11,11 @@ What is compared takes turns, so that a machine whose speed drifts slows all ali
 import os
 import sys
 
-from lab.cli import start_up
+from lab.cli import startup
 
 if __name__ == '__main__':
-  start_up.prepare('lab.benchmark')  # before the imports below
-  start_up.check_jax('lab.benchmark')
+  startup.prepare('lab.benchmark')  # before the imports below
+  startup.check_jax('lab.benchmark')
 
 import jax
 from absl import flags
@@ -46,7 +46,7 @@ def main(console: Console) -> int:
   """Measures and prints."""
   chosen = [flag.name for flag in CHOSEN if flag.value]
   if len(chosen) > 1:
-    return command_line.refuse('benchmark', f'--{chosen[0]} and --{chosen[1]} are measured one at a time')
+    return command_line.report_error('benchmark', f'--{chosen[0]} and --{chosen[1]} are measured one at a time')
   if not chosen or chosen == ['peers']:
     from lab.benchmark import steps
 
@@ -74,4 +74,4 @@ def main(console: Console) -> int:
 
 
 if __name__ == '__main__':
-  command_line.run('benchmark', main, OWN)
+  command_line.run_command('benchmark', main, OWN)

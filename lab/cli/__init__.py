@@ -1,4 +1,4 @@
-"""In: what the user typed, and the environment of the process.
+"""In: the command line, and the environment of the process.
 
-Out: parsed flags, a console, exit codes; signals and closed terminals handled alike in every command.
+Out: parsed flags, a console and exit codes; all commands handle errors, signals and closed terminals in the same way.
 """

@@ -1,4 +1,4 @@
-"""What all commands do alike: read their flags, print, and tell a mistake in one line."""
+"""What all commands have in common: they parse flags, print to a console, and report each error in one line."""
 
 import codecs
 import functools
@@ -10,67 +10,69 @@ from rich.console import Console
 
 from lab.cli import help_text, signals
 from lab.cli.flag_hints import flag_hint
-from lab.cli.output import outlive_readers
+from lab.cli.output_errors import ignore_output_errors
 from training.cache import enable_compilation_cache
 from training.config import ConfigError
 from training.files import SaveFailed
 from training.paths import printable
 from training.run_files.locks import Moved
 
-WIDTH = 100  # of what is printed where there is no terminal
-NARROWEST = 20  # columns of a terminal that is believed
-# For an output whose encoding lacks them.
-SPELLED = {'±': '+-', '×': 'x', '−': '-', '–': '-', '→': '->', '←': '<-', '█': '#'}  # noqa: RUF001
+WIDTH = 100  # columns if the output is not a terminal
+MIN_WIDTH = 20  # columns; a terminal that reports fewer is not believed
+# Replacements in an output whose encoding lacks these characters.
+ASCII = {'±': '+-', '×': 'x', '−': '-', '–': '-', '→': '->', '←': '<-', '█': '#'}  # noqa: RUF001
 
 
 def new_console() -> Console:
-  """Where a command prints: names and paths as they are, since none of them is markup, and whatever the encoding."""
-  codecs.register_error('spelled', _spelled)
+  """Returns the console of a command. It prints names and paths literally, without markup, in any encoding."""
+  codecs.register_error('ascii_replacements', _replace)
   for stream in (sys.stdout, sys.stderr):
-    if hasattr(stream, 'reconfigure'):  # an io.TextIOWrapper, or what stands before one
-      stream.reconfigure(errors='spelled')
+    if hasattr(stream, 'reconfigure'):  # an io.TextIOWrapper, or a wrapper of one
+      stream.reconfigure(errors='ascii_replacements')
   console = Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, emoji=False, highlight=False)
-  if console.width < NARROWEST:  # some terminals give none, and nothing at all would be printed
+  if console.width < MIN_WIDTH:  # some terminals report 0, with which nothing would be printed
     console.width = WIDTH
   return console
 
 
-def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
-  """Replaces what an output cannot write: by its spelling, a part of a bar by nothing, else by its code point."""
+def _replace(error: UnicodeError) -> tuple[str | bytes, int]:
+  """Replaces a character that cannot be encoded: by ASCII, a partial bar by a space, others by their code points."""
   assert isinstance(error, UnicodeEncodeError)
   character = error.object[error.start]
-  if character in SPELLED:
-    return SPELLED[character], error.start + 1
+  if character in ASCII:
+    return ASCII[character], error.start + 1
   if '▁' <= character <= '▟':
     return ' ', error.start + 1
   rest = UnicodeEncodeError(error.encoding, error.object, error.start, error.start + 1, error.reason)
   return codecs.backslashreplace_errors(rest)
 
 
-def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues | None = None) -> None:
-  """What a command does: parses the flags, runs `main` and exits with its code.
+def run_command(name: str, main: Callable[[Console], int], command_flags: flags.FlagValues | None = None) -> None:
+  """Runs a command: parses the flags, calls `main` and exits with the code that it returns.
 
-  The code is 2, after one line, for what the user got wrong, and 1 for what could not be read or written.
+  After an error of the user it exits with code 2, after one that is due to the file system with code 1, each reported
+  in one line.
 
   Args:
     name: of the command, for its messages.
-    main: does the work, printing to the console it is given.
-    own_flags: those of a command that defines them apart from absl's, as other commands have some of the same name.
+    main: the work of the command; it gets the console to print to.
+    command_flags: the flags of a command that defines them separately from absl's, because other commands have flags
+      of the same name.
   """
-  if own_flags is not None:
-    flags.FLAGS.append_flag_values(own_flags)
-    own_flags.mark_as_parsed()  # by way of flags.FLAGS
+  if command_flags is not None:
+    flags.FLAGS.append_flag_values(command_flags)
+    command_flags.mark_as_parsed()  # since they are parsed as a part of flags.FLAGS
 
   def guarded(argv: list[str]) -> int:
     del argv
-    outlive_readers(name)
-    signals.interrupt_when_told()
-    logging.set_verbosity(logging.WARNING)  # JAX tells of every backend it does not find
+    ignore_output_errors(name)
+    signals.interrupt_on_sigint()
+    logging.set_verbosity(logging.WARNING)  # JAX logs every backend that it does not find
     enable_compilation_cache()
     try:
       return main(new_console())
     except ConfigError as error:
-      return refuse(name, error)
+      return report_error(name, error)
     except (SaveFailed, Moved, OSError) as error:
       failed = error if isinstance(error, (SaveFailed, Moved)) else SaveFailed(error.filename or 'a file', error)
       print(f'{name}: {failed}', file=sys.stderr)
@@ -79,32 +81,35 @@ def run(name: str, main: Callable[[Console], int], own_flags: flags.FlagValues |
       print(f'{name}: stopped', file=sys.stderr)
       return 130
 
-  app.run(guarded, flags_parser=functools.partial(parse_flags, name, own_flags=own_flags))
+  app.run(guarded, flags_parser=functools.partial(parse_flags, name, command_flags=command_flags))
 
 
-def parse_flags(name: str, argv: list[str], own_flags: flags.FlagValues | None = None) -> list[str]:
-  """Parses the command line of a command, all of it flags; leaves with one line and code 2 at a mistake in it.
+def parse_flags(name: str, argv: list[str], command_flags: flags.FlagValues | None = None) -> list[str]:
+  """Parses the command line of a command, which must consist of flags.
 
-  With --help or --helpfull it prints that, and leaves with code 0.
+  Raises:
+    SystemExit: with code 2 after an error, which is reported in one line; with code 0 after --help or --helpfull.
   """
-  text = help_text.asked_for(argv, own_flags)
+  text = help_text.requested_help(argv, command_flags)
   if text is not None:
-    outlive_readers(name)
+    ignore_output_errors(name)
     print(text)
     raise SystemExit(0)
   try:
     rest = flags.FLAGS(argv)
   except flags.UnrecognizedFlagError as error:
     hint = flag_hint(error.flagname, flags.FLAGS)
-    raise SystemExit(refuse(name, f'unknown flag --{printable(error.flagname)}{hint}')) from None
+    raise SystemExit(report_error(name, f'unknown flag --{printable(error.flagname)}{hint}')) from None
   except flags.Error as error:
-    raise SystemExit(refuse(name, error)) from None
+    raise SystemExit(report_error(name, error)) from None
   if rest[1:]:
-    raise SystemExit(refuse(name, f'what is {rest[1]!r}? Every argument is a flag, as in --name=value'))
+    raise SystemExit(
+      report_error(name, f'unexpected argument {rest[1]!r}: every argument must be a flag, --name=value')
+    )
   return rest
 
 
-def refuse(name: str, error: Exception | str) -> int:
-  """Says what is wrong with what was asked for, in one line, and returns the exit code for it."""
+def report_error(name: str, error: Exception | str) -> int:
+  """Prints an error of the user in one line, and returns the exit code for it."""
   print(f'{name}: {" ".join(str(error).split())}', file=sys.stderr)
   return 2

@@ -1,4 +1,4 @@
-"""What an unknown flag was probably meant to be: what people type elsewhere, then the nearest name."""
+"""Suggests a flag for an unknown one: a known name of it in other tools, otherwise the most similar name."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from training.known_names import nearest_name
 
 LEARNING_RATE = ('config.optimizer.learning_rate', 'shared_learning_rate')
-# What other tools call it; of several names the first that the command has counts, or both where both may be meant.
-ELSEWHERE: dict[str, tuple[str, ...]] = {
+# Name in other tools -> our flags: the first that the command has is suggested; of LEARNING_RATE, both.
+SYNONYMS: dict[str, tuple[str, ...]] = {
   **dict.fromkeys(('learning_rate', 'lr', 'peak_lr', 'max_lr', 'base_lr'), LEARNING_RATE),
   **dict.fromkeys(
     ('steps', 'num_steps', 'max_steps', 'train_steps', 'max_iters', 'iterations', 'iters', 'total_steps'),
@@ -44,46 +44,44 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
   **dict.fromkeys(('dryrun', 'plan'), ('dry_run',)),
 }
 ADVICE = {
-  'epochs': 'training is counted in steps',
-  'num_epochs': 'training is counted in steps',
-  'max_epochs': 'training is counted in steps',
-  'num_train_epochs': 'training is counted in steps',
+  'epochs': 'the length of training is set in steps',
+  'num_epochs': 'the length of training is set in steps',
+  'max_epochs': 'the length of training is set in steps',
+  'num_train_epochs': 'the length of training is set in steps',
 }
-SAYS_ALREADY = {
-  'resume': 'the same command again resumes from the last checkpoint',
-  'continue': 'the same command again resumes from the last checkpoint',
-  'force': 'nothing is overwritten: another --workdir starts anew',
-  'overwrite': 'nothing is overwritten: another --workdir starts anew',
-  'device': 'JAX takes what there is; JAX_PLATFORMS=cpu in the environment leaves a GPU out',
+UNNEEDED = {  # flags of other tools that need no counterpart
+  'resume': 'run the same command again to resume from the last checkpoint',
+  'continue': 'run the same command again to resume from the last checkpoint',
+  'force': 'existing runs are never overwritten: use another --workdir to start over',
+  'overwrite': 'existing runs are never overwritten: use another --workdir to start over',
+  'device': 'JAX uses a GPU or TPU if there is one; set JAX_PLATFORMS=cpu in the environment to use the CPU',
 }
 
 
 def flag_hint(name: str, known: Iterable[str]) -> str:
-  """A hint that ends the message on an unknown flag.
+  """Returns a hint to append to the message about an unknown flag.
 
   Args:
-    name: what was typed, without dashes.
-    known: the flags that the command has.
+    name: the unknown flag, without dashes.
+    known: the flags of the command.
   """
   known, plain = list(known), name.lower().replace('-', '_')
-  if plain in SAYS_ALREADY:
-    return f': {SAYS_ALREADY[plain]}'
+  if plain in UNNEEDED:
+    return f': {UNNEEDED[plain]}'
   last = plain.rpartition('.')[2]
-  by_last = {
-    flag.rpartition('.')[2]: flag for flag in known
-  }  # of two of one name, the one with the longer path is rare
-  meant = [flag for flag in ELSEWHERE.get(plain, ()) if flag in known]
-  if len(meant) == len(LEARNING_RATE) and ELSEWHERE[plain] is LEARNING_RATE:
-    return _mean(meant, 'the first for a run of your own, the second for all variants of an experiment')
+  by_last = {flag.rpartition('.')[2]: flag for flag in known}
+  meant = [flag for flag in SYNONYMS.get(plain, ()) if flag in known]
+  if len(meant) == len(LEARNING_RATE) and SYNONYMS[plain] is LEARNING_RATE:
+    return _suggest(meant, 'the first for a custom run, the second for all variants of an experiment')
   if meant:
-    return _mean(meant[:1], ADVICE.get(plain, ''))
+    return _suggest(meant[:1], ADVICE.get(plain, ''))
   same = [flag for flag in known if flag.rpartition('.')[2] == last]
   if same and plain not in known:
-    return _mean(same, '')
+    return _suggest(same, '')
   near = difflib.get_close_matches(last, by_last, n=1, cutoff=0.75)
-  return _mean([by_last[near[0]]], '') if near else nearest_name(name, known)
+  return _suggest([by_last[near[0]]], '') if near else nearest_name(name, known)
 
 
-def _mean(flags: list[str], why: str) -> str:
-  reason = f' ({why})' if why else ''
-  return f': did you mean {" or ".join(map(repr, flags))}?{reason}'
+def _suggest(flags: list[str], reason: str) -> str:
+  suffix = f' ({reason})' if reason else ''
+  return f': did you mean {" or ".join(map(repr, flags))}?{suffix}'

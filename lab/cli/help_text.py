@@ -1,4 +1,4 @@
-"""--help, one screen: what the command does, examples, its main flags; --helpfull: every flag with its whole text."""
+"""--help: the description of a command, examples and its main flags, on one screen; --helpfull: help on every flag."""
 
 import sys
 import textwrap
@@ -8,20 +8,21 @@ from absl import flags
 
 WIDTH = 100
 SHORT, FULL = ('--help', '-help', '-h', '--h', '-?', '--helpshort'), ('--helpfull', '-helpfull')
-OF_CLUSTERS = ('slurm_', 'coordinator', 'num_processes', 'process_id')  # in --helpfull alone
+CLUSTER_FLAGS = ('slurm_', 'coordinator', 'num_processes', 'process_id')  # prefixes of flags that only --helpfull lists
+PACKAGES = ('lab', 'configs', 'train', 'inspect_gradients', 'reproduce', '__main__')
 
 
-def asked_for(argv: Sequence[str], own_flags: flags.FlagValues | None = None) -> str | None:
-  """The text that a command line asks for; None if it asks for none.
+def requested_help(argv: Sequence[str], command_flags: flags.FlagValues | None = None) -> str | None:
+  """Returns the help that a command line requests, or None if it requests none.
 
   Args:
     argv: the command line.
-    own_flags: those of a command that defines them apart from absl's.
+    command_flags: the flags of a command that defines them separately from absl's.
   """
   if any(argument in FULL for argument in argv[1:]):
     return f'{_description()}\n{flags.FLAGS.get_help()}'
   if any(argument in SHORT for argument in argv[1:]):
-    return f'{_description()}\n{_main_flags(own_flags)}'
+    return f'{_description()}\n{_main_flags(command_flags)}'
   return None
 
 
@@ -29,42 +30,36 @@ def _description() -> str:
   return (sys.modules['__main__'].__doc__ or '').strip() + '\n'
 
 
-def _main_flags(own_flags: flags.FlagValues | None) -> str:
-  """A line for each flag, but for those of single fields of the config, which have one together."""
-  lines, fields = [], False
-  for module, flag in _in_order(own_flags or flags.FLAGS):
+def _main_flags(command_flags: flags.FlagValues | None) -> str:
+  """Formats a line for each flag, except that all fields of the config share one line."""
+  lines, has_fields = [], False
+  for module, flag in _in_order(command_flags or flags.FLAGS):
     name = flag.name
-    if not _defined_here(module):
+    if not _is_ours(module):
       continue
     if name.startswith('config.'):
-      fields = True
-    elif not name.startswith(OF_CLUSTERS):
+      has_fields = True
+    elif not name.startswith(CLUSTER_FLAGS):
       value = f'--[no]{name}' if flag.boolean else f'--{name}=...'
-      lines.append(_line(value, _first_sentence(flag.help)))
-  if fields:
-    lines.append(_line('--config.SECTION.FIELD=...', 'Any setting, as --config.run.steps=600'))
-  return '\n'.join([*lines, '', 'All flags, each with its whole text: --helpfull'])
+      lines.append(_format_line(value, _first_sentence(flag.help)))
+  if has_fields:
+    lines.append(_format_line('--config.SECTION.FIELD=...', 'Any field of the config, as --config.run.steps=600'))
+  return '\n'.join([*lines, '', 'Full help of all flags: --helpfull'])
 
 
-def _line(flag: str, text: str) -> str:
-  return textwrap.fill(text, WIDTH, initial_indent=f'  {flag:27} ', subsequent_indent=' ' * 30)
+def _format_line(flag: str, text: str) -> str:
+  return textwrap.fill(text, WIDTH, initial_indent=f'  {flag:27} ', subsequent_indent=' ' * 30, break_on_hyphens=False)
 
 
 def _in_order(values: flags.FlagValues) -> list[tuple[str, flags.Flag]]:
-  """Each flag with the module that defines it, in the order they were defined in."""
-  return [(module, flag) for module, defined in values.flags_by_module_dict().items() for flag in defined]
+  """Returns each flag with its module, those of the command first, otherwise in the order of definition."""
+  modules = sorted(values.flags_by_module_dict().items(), key=lambda item: item[0] != sys.argv[0])
+  return [(module, flag) for module, defined in modules for flag in defined]
 
 
-def _defined_here(module: str) -> bool:
-  """Whether a module is one of ours, not absl or a library; a command's own goes by its path."""
-  return module == sys.argv[0] or module.split('.')[0] in (
-    'lab',
-    'configs',
-    'train',
-    'inspect_gradients',
-    'reproduce',
-    '__main__',
-  )
+def _is_ours(module: str) -> bool:
+  """Whether a module is part of BlockLab rather than absl or a library; absl knows a script by its path."""
+  return module == sys.argv[0] or module.split('.')[0] in PACKAGES
 
 
 def _first_sentence(text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP do: the command ends in order, with a code that says "run me again"."""
+"""How commands respond to SIGINT, SIGTERM and SIGHUP: they exit cleanly, with a code that means "run it again"."""
 
 import contextlib
 import os
@@ -6,53 +6,53 @@ import signal
 import sys
 from collections.abc import Iterator
 
-STOPPED = os.EX_TEMPFAIL  # 75: what is saved is whole, and the same command resumes from it
-INTERRUPTED = 130  # a second SIGINT: at once, from the last checkpoint
-_SAID = 'train.py: stopped; the same command resumes from what is saved'
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a terminal that was closed
+STOPPED = os.EX_TEMPFAIL  # 75: everything is saved, and the same command resumes
+INTERRUPTED = 130  # by a second SIGINT: exits immediately; the same command resumes from the last checkpoint
+_MESSAGE = 'train.py: stopped; run the same command again to resume'
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # from Ctrl-C, a scheduler, a closed terminal
 
 
-def caught() -> list[signal.Signals]:
-  """The signals that stop a command in order: without SIGHUP where it is ignored, as under nohup."""
+def stop_signals() -> list[signal.Signals]:
+  """Returns the signals that stop a command; without SIGHUP if it is ignored, as under nohup."""
   return [number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
-def leave_at_once(command: str) -> None:
-  """From now on these signals end this process in one line: no exception, which an import may turn into another.
+def exit_immediately_on_signals(command: str) -> None:
+  """From now on, these signals end the process with one line, without an exception, which an import could replace.
 
   Args:
-    command: the name of the script. One other than train.py, where nothing resumes, has its own way but with SIGINT.
+    command: the name of the script. For scripts other than train.py, which do not resume, only SIGINT is handled.
   """
   resumes = command == 'train.py'
-  said, code = (_SAID, STOPPED) if resumes else (f'{command}: stopped', INTERRUPTED)
+  message, code = (_MESSAGE, STOPPED) if resumes else (f'{command}: stopped', INTERRUPTED)
 
-  def leave(number: int, frame: object) -> None:
+  def exit_now(number: int, frame: object) -> None:
     del number, frame
-    with contextlib.suppress(OSError):  # the terminal may be gone
-      os.write(2, f'{said}\n'.encode())
+    with contextlib.suppress(OSError):  # the terminal may be closed
+      os.write(2, f'{message}\n'.encode())
     os._exit(code)
 
-  for number in caught() if resumes else [signal.SIGINT]:
+  for number in stop_signals() if resumes else [signal.SIGINT]:
     if resumes or signal.getsignal(number) == signal.default_int_handler:  # it may be ignored
-      signal.signal(number, leave)
+      signal.signal(number, exit_now)
 
 
-def leave_when_told() -> None:
-  """From now on these signals end this process where it stands, in one line. For a script alone."""
-  for number in caught():
-    signal.signal(number, _leave)
+def exit_on_signals() -> None:
+  """From now on, these signals raise SystemExit with code 75, after one line. For scripts only."""
+  for number in stop_signals():
+    signal.signal(number, _exit)
 
 
-def interrupt_when_told() -> None:
-  """From now on SIGINT is a KeyboardInterrupt, unless it is ignored."""
+def interrupt_on_sigint() -> None:
+  """From now on, SIGINT raises KeyboardInterrupt, unless it is ignored."""
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
-def handlers_kept() -> Iterator[None]:
-  """Afterwards the signals do what they did before."""
-  earlier = {number: signal.getsignal(number) for number in caught()}
+def restored_handlers() -> Iterator[None]:
+  """Restores the handlers of these signals at exit."""
+  earlier = {number: signal.getsignal(number) for number in stop_signals()}
   try:
     yield
   finally:
@@ -61,8 +61,8 @@ def handlers_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sigint_kept_from_children() -> Iterator[None]:
-  """A process started inside never sees SIGINT, which a terminal sends to all: its parent tells it what to do."""
+def sigint_blocked_for_children() -> Iterator[None]:
+  """Blocks SIGINT in processes that are started within: a terminal sends it to all, but only the parent handles it."""
   earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
   try:
     yield
@@ -70,7 +70,7 @@ def sigint_kept_from_children() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 
 
-def _leave(number: int, frame: object) -> None:
+def _exit(number: int, frame: object) -> None:
   del number, frame
-  print(_SAID, file=sys.stderr)
+  print(_MESSAGE, file=sys.stderr)
   raise SystemExit(STOPPED)

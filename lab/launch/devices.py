@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from lab.cli.start_up import reason
+from lab.cli.startup import failure_reason
 from lab.launch.process_group import SINGLE_PROCESS, ProcessGroup
 from training.config import ConfigError, MeshConfig
 from training.host import cores
@@ -172,6 +172,6 @@ def _detect_in_subprocess(environment: frozenset[tuple[str, str]]) -> DetectedDe
     ) from None
   lines = [line.split(maxsplit=3) for line in ended.stdout.splitlines() if line.startswith(OUTPUT_MARK)]
   if ended.returncode or not lines:
-    raise ConfigError(f'JAX cannot use this accelerator: {reason(ended)}')
+    raise ConfigError(f'JAX cannot use this accelerator: {failure_reason(ended)}')
   _, platform, count, kind = lines[-1]
   return DetectedDevices(platform, int(count), kind, ended.stderr.strip())

@@ -20,10 +20,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from lab.cli import start_up
+from lab.cli import startup
 
 if __name__ == '__main__':
-  start_up.prepare_worker()  # before anything imports JAX
+  startup.prepare_worker()  # before anything imports JAX
 
 from absl import app, flags, logging
 
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
   del argv
   stop_requested = threading.Event()
   # Slurm sends SIGUSR2 to every process of a job.
-  for number in {*signals.caught(), signal.SIGUSR2} - {signal.SIGINT}:
+  for number in {*signals.stop_signals(), signal.SIGUSR2} - {signal.SIGINT}:
     signal.signal(number, lambda number, frame: stop_requested.set())
   logging.set_verbosity(logging.WARNING)  # orbax logs every file
   if CORE.value is not None and hasattr(os, 'sched_setaffinity'):

@@ -106,7 +106,7 @@ def execute(
   pool = _WorkerPool(
     runs, display, group, grace or (GRACE_PERIOD if group is SINGLE_PROCESS else GRACE_PERIOD_OF_GROUP), check
   )
-  with signals.handlers_kept():
+  with signals.restored_handlers():
     asyncio.run(pool.run(slots[: len(runs)]))
   if pool.quitting:
     raise SystemExit(signals.INTERRUPTED)
@@ -136,7 +136,7 @@ class _WorkerPool:
 
   async def run(self, slots: Sequence[WorkerSlot]) -> None:
     loop = asyncio.get_running_loop()
-    for number in signals.caught():  # on the loop: a handler of signal.signal may be delayed until a worker reports
+    for number in signals.stop_signals():  # on the loop: handlers of signal.signal may wait until a worker reports
       loop.add_signal_handler(number, self._on_signal, number)
     try:
       await asyncio.gather(*(self._serve(slot) for slot in slots))
@@ -210,7 +210,7 @@ class _WorkerPool:
     arguments = [] if slot.core is None else [f'--core={slot.core}']
     arguments += [] if self.group is SINGLE_PROCESS else self.group.flags
     async with self._start_lock:
-      with signals.sigint_kept_from_children():
+      with signals.sigint_blocked_for_children():
         events, worker_end = os.pipe()  # not stdout, to which anything may print when Python starts
         try:
           worker = await asyncio.create_subprocess_exec(

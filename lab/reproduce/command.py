@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lab.cli.command_line import refuse
+from lab.cli.command_line import report_error
 from lab.cli.tables import new_table
 from lab.core import registry
 from lab.core.reproduction import Reproduction
@@ -69,7 +69,7 @@ def reproduce(options: Options, console: Console) -> int:
         write_sealed(directory / 'measured.json', content)
       drawn.append(reproduction_report.draw(reproduction, content, directory))
     except ConfigError as error:
-      code = refuse(NAME, error)
+      code = report_error(NAME, error)
       problems.append(f'{reproduction.name}: {error}')
     except (OSError, SaveFailed) as error:
       code = max(code, 1)
@@ -213,7 +213,7 @@ def check_or_update_expected(options: Options, results: Sequence[ReproductionRes
       try:
         lines = expected_values.changes(result.reproduction, result.comparisons)
       except ConfigError as error:
-        code = refuse(NAME, error)
+        code = report_error(NAME, error)
         continue
       for line in lines:
         console.print(f'{name} changed: {line}', markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What all commands do alike."""
+"""The console of all commands, and how they report errors."""
 
 import errno
 import io
@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[3]
 
 @pytest.fixture
 def printed(monkeypatch):
-  """Prints to an output of an encoding, and gives what arrived there."""
+  """Prints to an output with a given encoding, and returns what was printed."""
 
   def to(encoding: str, *things) -> str:
     raw = io.BytesIO()
@@ -31,13 +31,13 @@ def printed(monkeypatch):
   return to
 
 
-def test_an_output_that_lacks_a_character_gets_its_spelling(printed):
+def test_characters_that_cannot_be_encoded_are_replaced(printed):
   assert printed('ascii', '0.5 ±0.1', '█▌', 'é', 'a\udcff') == '0.5 +-0.1\n# \n\\xe9\na\\udcff\n'
   assert printed('latin-1', '0.5 ±0.1 →') == '0.5 ±0.1 ->\n'
   assert printed('utf8', '0.5 ±0.1 █▌', 'a\udcff') == '0.5 ±0.1 █▌\na\\udcff\n'
 
 
-def test_names_are_no_markup(printed):
+def test_names_are_not_interpreted_as_markup(printed):
   names = ['z[/b]', '[red]x', ':smile:', '[link=http://x]', 'a[0]']
   table = Table(*names, title=names[0])
   table.add_row(*names)
@@ -47,7 +47,7 @@ def test_names_are_no_markup(printed):
 
 
 @pytest.mark.parametrize(('columns', 'width'), [('0', 100), ('1', 100), ('20', 20), ('132', 132)])
-def test_a_terminal_that_gives_no_width_has_everything_printed(columns, width, monkeypatch):
+def test_a_terminal_without_a_plausible_width_gets_the_default_width(columns, width, monkeypatch):
   monkeypatch.setenv('COLUMNS', columns)
   monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(io.BytesIO(), 'utf8'))
   monkeypatch.setattr(sys.stdout, 'isatty', lambda: True, raising=False)
@@ -55,32 +55,32 @@ def test_a_terminal_that_gives_no_width_has_everything_printed(columns, width, m
 
 
 @pytest.mark.parametrize(
-  ('error', 'code', 'says'),
+  ('error', 'code', 'message'),
   [
     (OSError(errno.ENOSPC, 'No space left on device', '/x/gradients.csv'), 1, '/x/gradients.csv could not be written'),
     (OSError(errno.EROFS, 'Read-only file system', '/x'), 1, 'Read-only file system'),
-    (ConfigError('this cannot be'), 2, 'this cannot be'),
+    (ConfigError('this is invalid'), 2, 'this is invalid'),
     (KeyboardInterrupt(), 130, 'stopped'),
   ],
 )
-def test_what_ends_a_command_is_one_line(monkeypatch, capsys, error, code, says):
+def test_an_error_is_one_line_and_an_exit_code(monkeypatch, capsys, error, code, message):
   codes = []
   monkeypatch.setattr(command_line.app, 'run', lambda guarded, flags_parser: codes.append(guarded([])))
-  for name in ('outlive_readers', 'enable_compilation_cache'):
+  for name in ('ignore_output_errors', 'enable_compilation_cache'):
     monkeypatch.setattr(command_line, name, lambda *arguments: None)
   monkeypatch.setattr(command_line.logging, 'set_verbosity', lambda level: None)
 
   def fails(console):
     raise error
 
-  command_line.run('inspect_gradients', fails)
-  said = capsys.readouterr().err
-  assert (codes, said.count('\n')) == ([code], 1)
-  assert said.startswith('inspect_gradients: ')
-  assert says in said
+  command_line.run_command('inspect_gradients', fails)
+  printed = capsys.readouterr().err
+  assert (codes, printed.count('\n')) == ([code], 1)
+  assert printed.startswith('inspect_gradients: ')
+  assert message in printed
 
 
-def test_what_only_some_commands_need_is_not_imported_by_all():
+def test_slow_packages_are_imported_only_where_needed():
   slow = ('grain', 'orbax.checkpoint', 'matplotlib.figure', 'pandas', 'submitit')
   program = f'import sys, train; print([name for name in {slow} if name in sys.modules])'
   answer = subprocess.run([sys.executable, '-c', program], cwd=PROJECT, capture_output=True, text=True, check=True)

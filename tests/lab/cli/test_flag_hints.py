@@ -1,4 +1,4 @@
-"""What a person is told of an unknown flag, what --help prints, and how seeds are read."""
+"""The hint for an unknown flag, the output of --help, and the parsing of seeds."""
 
 import pytest
 from absl import flags
@@ -22,7 +22,7 @@ from training.config import ConfigError
     ('batch_size', "'config.run.batch_size'"),
     ('batch-size', "'config.run.batch_size'"),
     ('seed', "'seeds'"),
-    ('epochs', "'config.run.steps'? (training is counted in steps)"),
+    ('epochs', "'config.run.steps'? (the length of training is set in steps)"),
     ('d_model', "'config.model.d_model'"),
     ('n_embd', "'config.model.d_model'"),
     ('weight_decay', "'config.optimizer.weight_decay'"),
@@ -36,21 +36,21 @@ from training.config import ConfigError
     ('optimizer', "'config.optimizer.name'"),
   ],
 )
-def test_what_people_type_is_understood(typed, meant, capfd):
+def test_an_unknown_flag_gets_a_suggestion(typed, meant, capfd):
   assert run_main(f'--{typed}=3') == 2
   output, error = capfd.readouterr()
   assert (output, error.count('\n')) == ('', 1)
   assert f'unknown flag --{typed}: did you mean {meant}' in error
 
 
-def test_every_hint_is_a_flag_of_the_command():
-  named = {flag for meant in flag_hints.ELSEWHERE.values() for flag in meant}
+def test_every_suggestion_is_a_flag_of_the_command():
+  named = {flag for meant in flag_hints.SYNONYMS.values() for flag in meant}
   assert named <= set(flags.FLAGS)
-  assert not set(flag_hints.ELSEWHERE) & set(flags.FLAGS), 'a hint for what is a flag is never given'
-  assert set(flag_hints.ADVICE) <= set(flag_hints.ELSEWHERE)
+  assert not set(flag_hints.SYNONYMS) & set(flags.FLAGS), 'the hint for an existing flag is never shown'
+  assert set(flag_hints.ADVICE) <= set(flag_hints.SYNONYMS)
 
 
-def test_a_hint_names_no_flag_that_the_command_lacks():
+def test_only_flags_of_the_command_are_suggested():
   assert flag_hints.flag_hint('learning_rate', ['config.optimizer.learning_rate', 'run']) == (
     ": did you mean 'config.optimizer.learning_rate'?"
   )
@@ -58,7 +58,7 @@ def test_a_hint_names_no_flag_that_the_command_lacks():
 
 
 @pytest.mark.parametrize('flag', ['--help', '-h', '-help', '--helpshort'])
-def test_help_is_one_screen_and_no_failure(flag, capfd):
+def test_help_is_one_screen_and_exits_with_code_0(flag, capfd):
   assert run_main(flag) == 0
   output, error = capfd.readouterr()
   assert error == ''
@@ -70,7 +70,7 @@ def test_help_is_one_screen_and_no_failure(flag, capfd):
   assert not any('--config.model.rezero' in line for line in lines)
 
 
-def test_the_whole_help_has_every_flag(capfd):
+def test_helpfull_has_every_flag(capfd):
   assert run_main('--helpfull') == 0
   output, _ = capfd.readouterr()
   assert '--[no]config.model.rezero' in output
@@ -88,13 +88,13 @@ def test_the_whole_help_has_every_flag(capfd):
     (' 0 , 2', [0, 2]),
   ],
 )
-def test_seeds_and_ranges_of_them(text, meant):
+def test_seeds_and_ranges_of_seeds(text, meant):
   assert seeds.parse_seeds(text.split(',')) == meant
 
 
 @pytest.mark.parametrize(
   'text', ['-1', 'one', '4-0', '0-', '-', '0--4', '0-1-2', '', '0,', '1.5', '0-4000000000', '\u0663']
 )
-def test_what_is_no_seed_is_refused(text):
+def test_an_invalid_seed_is_refused(text):
   with pytest.raises(ConfigError, match=r'^--seeds='):
     seeds.parse_seeds(text.split(','))

@@ -101,7 +101,7 @@ def test_an_accelerator_that_jax_cannot_use_is_told(monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'cuda')
   for plugins in (('pytest',), ()):  # installed or not: nothing trains on a CPU for want of what was asked for
     monkeypatch.setattr('lab.launch.devices.ACCELERATOR_PLUGINS', plugins)
-    with pytest.raises(ConfigError, match='no such device here, or its plugin is not installed'):
+    with pytest.raises(ConfigError, match='no such device, or its JAX plugin is not installed'):
       worker_slots(0, whole_machine=False)
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   assert worker_slots(0, whole_machine=True) == [WorkerSlot(None, CPU | {'NPROC': str(len(cores()))})]

@@ -250,7 +250,7 @@ def train(tmp_path, monkeypatch):
     raise kind
 
   monkeypatch.setattr(signal, 'pause', lambda: end(Waits))
-  with signals.handlers_kept():
+  with signals.restored_handlers():
     signal.signal(signal.SIGTERM, lambda *_: None)
     earlier = signal.signal(signal.SIGUSR2, lambda *_: end(Requeued))
     yield train

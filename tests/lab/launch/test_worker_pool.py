@@ -201,7 +201,7 @@ def test_a_second_sigint_quits_at_once(tmp_path, stub):
 
 def test_a_worker_never_sees_the_sigint_of_the_terminal(tmp_path):
   program = 'import os, signal; os.kill(os.getpid(), signal.SIGINT); print("here")'
-  with signals.sigint_kept_from_children():
+  with signals.sigint_blocked_for_children():
     ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
   assert (ended.stdout, ended.returncode) == ('here\n', 0)
   assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

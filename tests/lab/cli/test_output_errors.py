@@ -1,4 +1,4 @@
-"""Writing where nobody reads, or where nothing can be written."""
+"""Commands continue when stdout or stderr is closed or full, and exit cleanly on signals while they start."""
 
 import os
 import pty
@@ -12,90 +12,89 @@ PROJECT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
 from rich.console import Console
-from lab.cli.output import outlive_readers
-outlive_readers('train.py')
+from lab.cli.output_errors import ignore_output_errors
+ignore_output_errors('train.py')
 console = Console()
-sys.stdin.readline()  # until the reader is gone
+sys.stdin.readline()  # waits until the reader has exited
 for k in range(3):
   console.print(f'line {k}')
   print('and print')
   sys.stdout.write('buffered')
 with open(sys.argv[1], 'w') as file:
   file.write('trained')
-print('told', file=sys.stderr)
+print('done', file=sys.stderr)
 raise SystemExit(7)
 """
 NOTICE = 'train.py: stdout cannot be written to ({}): continuing without it\n'
 
 
-def start(place, **pipes):
+def start(directory, **pipes):
   return subprocess.Popen(
-    [sys.executable, '-c', PROGRAM, str(place / 'result')], cwd=PROJECT, text=True, stdin=subprocess.PIPE, **pipes
+    [sys.executable, '-c', PROGRAM, str(directory / 'result')], cwd=PROJECT, text=True, stdin=subprocess.PIPE, **pipes
   )
 
 
-def test_a_pipe_that_nobody_reads_ends_nothing(tmp_path):
+def test_a_process_survives_a_closed_pipe(tmp_path):
   process = start(tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   process.stdout.close()
-  _, told = process.communicate('go\n')
-  assert told == NOTICE.format('Broken pipe') + 'told\n'
+  _, error = process.communicate('go\n')
+  assert error == NOTICE.format('Broken pipe') + 'done\n'
   assert process.returncode == 7
   assert (tmp_path / 'result').read_text() == 'trained'
 
 
-def test_a_terminal_that_was_closed_ends_nothing(tmp_path):
-  own, other = pty.openpty()
-  process = start(tmp_path, stdout=other, stderr=other)
-  os.close(other)
-  os.close(own)
+def test_a_process_survives_a_closed_terminal(tmp_path):
+  terminal, child = pty.openpty()
+  process = start(tmp_path, stdout=child, stderr=child)
+  os.close(child)
+  os.close(terminal)
   process.communicate('go\n')
   assert process.returncode == 7
   assert (tmp_path / 'result').read_text() == 'trained'
 
 
-def test_a_full_disk_under_the_output_ends_nothing(tmp_path):
+def test_a_process_survives_a_full_disk(tmp_path):
   with open('/dev/full', 'w') as full:
     process = start(tmp_path, stdout=full, stderr=subprocess.PIPE)
-    _, told = process.communicate('go\n')
-  assert told == NOTICE.format('No space left on device') + 'told\n'
+    _, error = process.communicate('go\n')
+  assert error == NOTICE.format('No space left on device') + 'done\n'
   assert process.returncode == 7
 
 
-STARTS = """
+HANG_UP = """
 import os, signal
-from lab.cli import output
-from lab.cli import signals
-output.outlive_readers('train.py')
-signals.leave_when_told()
+from lab.cli import output_errors, signals
+output_errors.ignore_output_errors('train.py')
+signals.exit_on_signals()
 os.kill(os.getpid(), signal.SIGHUP)
 """
 
 
-def test_a_command_that_starts_as_its_terminal_closes_leaves_in_order():
+def test_a_hangup_with_a_closed_terminal_exits_cleanly():
   with open('/dev/full', 'w') as full:
-    ended = subprocess.run([sys.executable, '-c', STARTS], cwd=PROJECT, stdout=full, stderr=full, timeout=60)
+    ended = subprocess.run([sys.executable, '-c', HANG_UP], cwd=PROJECT, stdout=full, stderr=full, timeout=60)
   assert ended.returncode == 75
 
 
-def test_under_nohup_it_does_not_leave():
-  program = 'import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)' + STARTS
+def test_under_nohup_a_hangup_is_ignored():
+  program = 'import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)' + HANG_UP
   assert subprocess.run([sys.executable, '-c', program], cwd=PROJECT, timeout=60).returncode == 0
 
 
 IMPORTS = """
 import os, signal, sys
-from lab.cli import start_up
-start_up.prepare(sys.argv[1])
+from lab.cli import startup
+startup.prepare(sys.argv[1])
 try:
-  os.kill(os.getpid(), signal.SIGINT)  # as an extension module is initialised
+  os.kill(os.getpid(), signal.SIGINT)  # as if while an extension module is initialized
 except BaseException:
-  raise ImportError('its initialisation failed') from None
+  raise ImportError('initialization failed') from None
 print('imported')
 """
 
 
 @pytest.mark.parametrize(('command', 'code'), [('train.py', 75), ('inspect_gradients.py', 130)])
-def test_an_interrupt_while_modules_are_imported_is_one_line(command, code):
+def test_an_interrupt_during_imports_is_one_line(command, code):
   ended = subprocess.run([sys.executable, '-c', IMPORTS, command], cwd=PROJECT, capture_output=True, text=True)
   assert ended.returncode == code
   assert ended.stdout == ''
@@ -103,7 +102,7 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(command, code):
   assert ended.stderr.count('\n') == 1
 
 
-def test_an_interrupt_that_is_ignored_ends_no_command_that_cannot_resume():
+def test_an_ignored_interrupt_stays_ignored_in_commands_that_do_not_resume():
   program = 'import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)' + IMPORTS
   ended = subprocess.run([sys.executable, '-c', program, 'reproduce.py'], cwd=PROJECT, capture_output=True, text=True)
   assert (ended.returncode, ended.stdout) == (0, 'imported\n')
