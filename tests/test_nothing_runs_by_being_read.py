@@ -112,5 +112,5 @@ def test_no_name_leads_out_of_the_work_directory(name, tmp_path):
     Experiment(question='?', variants={'a': {}, name: {'model.norm': 'layer'}}, name='trial', seeds=(0,)),
     Experiment(question='?', variants={'a': {}}, name=name, seeds=(0,)),
   ):
-    with pytest.raises(ConfigError, match='would be that of a folder'):
+    with pytest.raises(ConfigError, match='is not a valid folder name'):
       plan.plan_runs(experiment, Config(), {}, tmp_path)

@@ -329,7 +329,7 @@ def test_an_unwritable_workdir_is_refused_before_measuring(reproductions, tmp_pa
 
 
 def test_list_runs_nothing(reproductions, tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(registry, 'unreadable_files', lambda: {'x': 'experiments/x.py, line 3: not Python'})
+  monkeypatch.setattr(registry, 'unreadable_files', lambda: ['experiments/x.py, line 3: not Python'])
   assert run(tmp_path, '--list') == 0
   output = capsys.readouterr().out
   assert re.search(r'long +33 min +Claim of long', output)

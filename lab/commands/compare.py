@@ -115,9 +115,9 @@ def comparison_name(given: Sequence[str]) -> str:
   """A name for a comparison: block-baseline+custom-mine; of a long one the beginning, and a checksum."""
   parts = ['-'.join(Path(directory).parts[-2:]) for directory in given]
   name = '+'.join(re.sub(r'[^A-Za-z0-9_.=+-]+', '-', part).strip('-.') for part in parts).strip('+-.')
-  if len(name) <= names.SHORTENED and len(set(parts)) == len(parts) and names.SAFE_NAME.fullmatch(name):
+  if len(name) <= names.SHORTENED_LENGTH and len(set(parts)) == len(parts) and names.SAFE_NAME.fullmatch(name):
     return name
-  return f'{name[: names.SHORTENED].lstrip("=") or FOLDER}-{names.checksum(repr(given))}'
+  return f'{name[: names.SHORTENED_LENGTH].lstrip("=") or FOLDER}-{names.checksum(repr(given))}'
 
 
 def _group(record: Mapping[str, Any]) -> Group:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from lab.analysis.tuning_results import Tuning
 from lab.core.experiment import Changes, Experiment
-from lab.core.found_runs import describe, found_runs
-from lab.core.names import name_of
+from lab.core.find_runs import describe_runs, find_runs
+from lab.core.names import name_from_changes
 from lab.core.run import Run
 from training.config import Config, ConfigError
 from training.identity import identity
@@ -25,12 +25,12 @@ def find_custom_run(changes: Changes, workdir: Path) -> str:
     ConfigError: if there is none, saying what there is.
   """
   others = {path: value for path, value in changes.items() if path != STEPS}
-  there = {run.variant: run.config.run.steps for run in found_runs(workdir, 'custom').runs}
+  there = {run.variant: run.config.run.steps for run in find_runs(workdir, 'custom').runs}
   for variant, steps in there.items():
     then = {path: steps if path == STEPS else value for path, value in changes.items()}
-    if variant in (name_of(others), name_of(then)):
+    if variant in (name_from_changes(others), name_from_changes(then)):
       return variant
-  raise _nothing(name_of(others), workdir)
+  raise _nothing(name_from_changes(others), workdir)
 
 
 def changed_settings(changes: Changes) -> list[str]:
@@ -53,7 +53,7 @@ def plan_extension(
   Raises:
     ConfigError: if there is no such run, one is damaged, the steps were not said, or more than them would change.
   """
-  found = found_runs(workdir, experiment.name)
+  found = find_runs(workdir, experiment.name)
   if found.damaged:
     raise ConfigError(found.damaged[0])
   there = [run for run in found.runs if run.variant in experiment.variants]
@@ -108,6 +108,6 @@ def _extended(run: Run, steps: int, changes: Changes) -> Run:
 
 
 def _nothing(what: str, workdir: Path) -> ConfigError:
-  there = describe(workdir)
+  there = describe_runs(workdir)
   held = f'there are {there}: name one with --experiment or --name' if there else f'{workdir} holds none'
   return ConfigError(f'--extend: there is nothing to extend, since there is no run of {what}; {held}')

@@ -11,7 +11,7 @@ def list_experiments(console: Console) -> None:
   """Prints every experiment, its question and its variants, and what is wrong with each file that cannot be used."""
   columns = ('experiment', 'question', 'variants (the first is the baseline)', 'seeds')
   table = new_table(columns=columns, left=3, fold=True)  # names that differ only in their last letters stay distinct
-  broken = list(registry.unreadable_files().values())
+  broken = registry.unreadable_files()
   for name in registry.experiment_names():
     try:
       experiment = registry.find_experiment(name)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.cli.tables import new_table
-from lab.core.found_runs import found_runs
+from lab.core.find_runs import find_runs
 from lab.core.run import Run
 from lab.launch.progress import ProgressDisplay
 from lab.launch.slurm import read_job_id
@@ -105,12 +105,12 @@ def print_status(runs: Sequence[Run], console: Console, extend: bool = False) ->
 
 def print_workdir_status(workdir: Path, console: Console) -> int:
   """Prints the same of every run that lies in a work directory, whatever its experiment; returns the exit code."""
-  found = found_runs(workdir)
+  found = find_runs(workdir)
   if found.runs:
     _print_table({run: status_of(run) for run in found.runs}, console)
   else:
     console.print(f'no runs in {workdir} yet', markup=False, highlight=False, soft_wrap=True)
-  for line in (*found.damaged, *(f'{directory}: has not begun' for directory in found.waiting)):
+  for line in (*found.damaged, *(f'{directory}: has not begun' for directory in found.without_config)):
     console.print(line, soft_wrap=True)
   return 0
 

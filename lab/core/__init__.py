@@ -1,4 +1,4 @@
-"""In: declarations from experiments/, and the changes that flags make to them.
+"""In: declarations from experiments/, and the config changes of the flags.
 
-Out: a plan, the list of runs, each with its complete config and its directory.
+Out: a plan: the list of runs, each with its complete config and its directory.
 """

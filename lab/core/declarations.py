@@ -1,4 +1,4 @@
-"""Whether what a file declares as EXPERIMENT or REPRODUCTION is one, field by field, before anything is made of it."""
+"""Validates the EXPERIMENT and the REPRODUCTION of a file, field by field."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +12,9 @@ from training.known_names import check_names
 
 
 def check_experiment(value: Any) -> None:
-  """Raises ConfigError if a value is not an Experiment that can be planned, naming the field."""
+  """Raises ConfigError, naming the field, if a value is not a valid Experiment."""
   if not isinstance(value, Experiment):
-    raise ConfigError(f'EXPERIMENT must be an Experiment(question=..., variants=...), not {_kind(value)}')
+    raise ConfigError(f'EXPERIMENT must be an Experiment(question=..., variants=...), not {_describe(value)}')
   _check_text(value.question, 'EXPERIMENT.question')
   _check_mapping(value.variants, 'EXPERIMENT.variants')
   if not value.variants:
@@ -27,28 +27,28 @@ def check_experiment(value: Any) -> None:
   _check_numbers(value.seeds, 'EXPERIMENT.seeds', _is_seed, 'whole numbers from 0')
   _check_text(value.config, 'EXPERIMENT.config')
   if not isinstance(value.grid, Grid):
-    raise ConfigError(f'EXPERIMENT.grid must be a Grid(learning_rates=...), not {_kind(value.grid)}')
-  _check_numbers(value.grid.learning_rates, 'EXPERIMENT.grid.learning_rates', _is_rate, 'numbers above 0')
+    raise ConfigError(f'EXPERIMENT.grid must be a Grid(learning_rates=...), not {_describe(value.grid)}')
+  _check_numbers(value.grid.learning_rates, 'EXPERIMENT.grid.learning_rates', _is_positive, 'numbers above 0')
   _check_numbers(value.grid.seeds, 'EXPERIMENT.grid.seeds', _is_seed, 'whole numbers from 0')
 
 
 def check_reproduction(value: Any) -> None:
-  """Raises ConfigError if a value is not a Reproduction that can be made, naming the field."""
+  """Raises ConfigError, naming the field, if a value is not a valid Reproduction."""
   if not isinstance(value, Reproduction):
-    raise ConfigError(f'REPRODUCTION must be a Reproduction(claim=..., ...), not {_kind(value)}')
+    raise ConfigError(f'REPRODUCTION must be a Reproduction(claim=..., ...), not {_describe(value)}')
   for field in ('claim', 'source', 'caption'):
     _check_text(getattr(value, field), f'REPRODUCTION.{field}')
   for field in ('seconds', 'drift'):
-    if not _is_rate(getattr(value, field)):
+    if not _is_positive(getattr(value, field)):
       raise ConfigError(f'REPRODUCTION.{field}={getattr(value, field)!r}: must be a number above 0')
-  if not isinstance(value.expected, Sequence) or not all(isinstance(one, Expected) for one in value.expected):
-    raise ConfigError('REPRODUCTION.expected must be a tuple of what exactly(), between() and the like return')
+  if not isinstance(value.expected, Sequence) or not all(isinstance(expected, Expected) for expected in value.expected):
+    raise ConfigError('REPRODUCTION.expected must be a tuple of exactly(...), between(...) and the like')
   for field in ('settings', 'full'):
     _check_mapping(getattr(value, field), f'REPRODUCTION.{field}')
   if not callable(value.draw):
-    raise ConfigError(f'REPRODUCTION.draw must be a function, not {_kind(value.draw)}')
+    raise ConfigError(f'REPRODUCTION.draw must be a function, not {_describe(value.draw)}')
   if callable(value.measure) == callable(value.read):
-    raise ConfigError('REPRODUCTION needs a function measure, or a function read, and not both')
+    raise ConfigError('REPRODUCTION must have either a function measure or a function read')
 
 
 def _check_changes(changes: Any, name: str) -> None:
@@ -60,28 +60,28 @@ def _check_changes(changes: Any, name: str) -> None:
 
 def _check_mapping(value: Any, name: str) -> None:
   if not isinstance(value, Mapping):
-    raise ConfigError(f'{name} must be a dict, not {_kind(value)}')
+    raise ConfigError(f'{name} must be a dict, not {_describe(value)}')
 
 
 def _check_text(value: Any, name: str) -> None:
   if not isinstance(value, str) or not value.strip():
-    raise ConfigError(f'{name} must be a text, not {_kind(value)}')
+    raise ConfigError(f'{name} must be a non-empty string, not {_describe(value)}')
 
 
-def _check_numbers(values: Any, name: str, legal: Callable[[Any], bool], words: str) -> None:
-  if not isinstance(values, (tuple, list)) or not values or not all(map(legal, values)):
-    raise ConfigError(f'{name}={values!r}: must be a tuple of one or more {words}')
+def _check_numbers(values: Any, name: str, is_valid: Callable[[Any], bool], description: str) -> None:
+  if not isinstance(values, (tuple, list)) or not values or not all(map(is_valid, values)):
+    raise ConfigError(f'{name}={values!r}: must be a tuple of one or more {description}')
   if len(set(values)) < len(values):
-    raise ConfigError(f'{name}={values!r} names one twice')
+    raise ConfigError(f'{name}={values!r} contains duplicates')
 
 
 def _is_seed(value: Any) -> bool:
   return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32
 
 
-def _is_rate(value: Any) -> bool:
+def _is_positive(value: Any) -> bool:
   return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _kind(value: Any) -> str:
+def _describe(value: Any) -> str:
   return f'{value!r}' if isinstance(value, (str, int, float, bool, type(None))) else f'a {type(value).__name__}'

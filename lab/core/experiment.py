@@ -4,16 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-Changes = Mapping[str, Any]  # paths of Config to values, as {'model.norm_placement': 'post'}
+Changes = Mapping[str, Any]  # config paths to values, as in {'model.norm_placement': 'post'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-  """What --tune gives every variant alike.
+  """The grid that --tune searches, the same for every variant.
 
   Attributes:
     learning_rates: to choose from.
-    seeds: to choose by; none of those that are reported.
+    seeds: to train each rate with; none of them may be a seed of the experiment.
   """
 
   learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
@@ -22,16 +22,16 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """What an experiment file declares.
+  """An experiment, which a file in experiments/ declares as EXPERIMENT.
 
   Attributes:
-    question: what it answers, in one sentence.
-    variants: name -> changes over `base`; the first is the baseline that all others are compared with.
-    base: changes over the scale file, shared by every variant.
-    seeds: of initial values and data order; seed k of a variant is paired with seed k of the baseline.
+    question: the question that it answers, in one sentence.
+    variants: for each name its changes to `base`; the first variant is the baseline for all others.
+    base: changes to the scale file, shared by all variants.
+    seeds: of the initial values and the data order; runs of two variants with the same seed are paired.
     config: the scale file, relative to the project.
-    grid: what --tune chooses from.
-    name: of its file; set by the registry.
+    grid: of the learning rates that --tune tries.
+    name: the name of its file; set by the registry.
   """
 
   question: str
@@ -44,5 +44,5 @@ class Experiment:
 
   @property
   def baseline(self) -> str:
-    """The variant that the others are compared with."""
+    """The variant with which the others are compared."""
     return next(iter(self.variants))

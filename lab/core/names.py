@@ -1,4 +1,4 @@
-"""Names of experiments and variants, each of which is a folder: safe ones, and those made of what was changed."""
+"""Names of experiments and variants, which are names of folders: which ones are valid, and how they are generated."""
 
 import hashlib
 import re
@@ -8,60 +8,60 @@ from lab.core.experiment import Changes
 from training.config import ConfigError
 
 SAFE_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.=+-]*')
-LONGEST = 200
-SHORTENED = 80  # characters of a name that is made shorter, before its checksum
-# What else lies in <workdir>/<experiment>/ and in <workdir>/.
-BESIDE_VARIANTS = re.compile(
+MAX_LENGTH = 200
+SHORTENED_LENGTH = 80  # of a name that is shortened, without its checksum
+# Other files and folders in <workdir>/<experiment>/ and in <workdir>/.
+RESERVED_IN_EXPERIMENT = re.compile(
   r'tuning|figures|slurm|lock|results\.csv|summary\.json|report\.html|verdicts\..*|tuned\.csv|yardsticks.*\.json|seed_[0-9]+',
   re.I,
 )
-BESIDE_EXPERIMENTS = re.compile(r'tuning|reproduce|compare|gradients|full|seed_[0-9]+', re.I)
+RESERVED_IN_WORKDIR = re.compile(r'tuning|reproduce|compare|gradients|full|seed_[0-9]+', re.I)
 
 
 def check_variant_name(name: str) -> None:
-  """Raises ConfigError for a name that could leave its experiment's folder, or is that of something else in it."""
-  _check(name, BESIDE_VARIANTS, 'a variant')
+  """Raises ConfigError if the name is not a valid folder name, or is reserved for another file of an experiment."""
+  _check(name, RESERVED_IN_EXPERIMENT, 'a variant')
 
 
 def check_experiment_name(name: str) -> None:
-  """Raises ConfigError for a name that could leave the work directory, or is that of something else in it."""
-  _check(name, BESIDE_EXPERIMENTS, 'an experiment')
+  """Raises ConfigError if the name is not a valid folder name, or is reserved for another folder of the workdir."""
+  _check(name, RESERVED_IN_WORKDIR, 'an experiment')
 
 
-def _check(name: str, taken: re.Pattern[str], kind: str) -> None:
-  if not SAFE_NAME.fullmatch(name) or len(name) > LONGEST:
+def _check(name: str, reserved: re.Pattern[str], kind: str) -> None:
+  if not SAFE_NAME.fullmatch(name) or len(name) > MAX_LENGTH:
     raise ConfigError(
-      f'the name {name!r} would be that of a folder: give one of up to {LONGEST} letters, digits and _ . = + - '
+      f'the name {name!r} is not a valid folder name: choose one of up to {MAX_LENGTH} letters, digits and _ . = + - '
       'with --name='
     )
-  if taken.fullmatch(name):
-    raise ConfigError(f'the name {name!r} cannot be that of {kind}: it is one of our own files or folders')
+  if reserved.fullmatch(name):
+    raise ConfigError(f'the name {name!r} cannot be used for {kind}: BlockLab has a file or folder of this name')
 
 
-def name_of(changes: Changes, otherwise: str = 'default') -> str:
-  """A name for what was changed: 'norm_placement=post+learning_rate=0.003'.
+def name_from_changes(changes: Changes, default: str = 'default') -> str:
+  """A name generated from config changes: 'norm_placement=post+learning_rate=0.003'; the default if there are none.
 
-  What a folder's name cannot have, as the slashes of a path, becomes a dash, of a path only the last two parts are
-  kept, and a long name is cut; a checksum of all that was changed then tells it from others.
+  If this is not a valid folder name, other characters become dashes, paths are reduced to their last two parts, the
+  name is shortened, and a checksum of the changes keeps it unique.
   """
-  name = '+'.join(f'{path.rpartition(".")[2]}={_spell(value)}' for path, value in changes.items()) or otherwise
-  if SAFE_NAME.fullmatch(name) and len(name) <= LONGEST:
+  name = '+'.join(f'{path.rpartition(".")[2]}={_format_value(value)}' for path, value in changes.items()) or default
+  if SAFE_NAME.fullmatch(name) and len(name) <= MAX_LENGTH:
     return name
-  short = '+'.join(f'{path.rpartition(".")[2]}={_slug(_spell(value))}' for path, value in changes.items())
-  return f'{short[:SHORTENED]}-{checksum(repr(sorted(changes.items())))}'
+  safe = '+'.join(f'{path.rpartition(".")[2]}={_slug(_format_value(value))}' for path, value in changes.items())
+  return f'{safe[:SHORTENED_LENGTH]}-{checksum(repr(sorted(changes.items())))}'
 
 
 def checksum(text: str) -> str:
-  """Eight hexadecimal digits."""
+  """A checksum of eight hexadecimal digits."""
   return hashlib.sha256(text.encode('utf8', 'surrogateescape')).hexdigest()[:8]
 
 
 def _slug(text: str) -> str:
-  last = '/'.join(text.rstrip('/').split('/')[-2:])
-  return re.sub(r'[^A-Za-z0-9_.=+]+', '-', last).strip('-.')
+  last_parts = '/'.join(text.rstrip('/').split('/')[-2:])
+  return re.sub(r'[^A-Za-z0-9_.=+]+', '-', last_parts).strip('-.')
 
 
-def _spell(value: Any) -> str:
+def _format_value(value: Any) -> str:
   if isinstance(value, float):
     short = f'{value:g}'
     return short if float(short) == value else repr(value)

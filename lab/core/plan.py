@@ -1,4 +1,4 @@
-"""From an experiment and the flags to a list of runs, each with its whole config and its directory."""
+"""Plans the runs of an experiment, each with its complete config and its directory."""
 
 import dataclasses
 import itertools
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.core.experiment import Changes, Experiment
-from lab.core.names import check_experiment_name, check_variant_name, name_of
+from lab.core.names import check_experiment_name, check_variant_name, name_from_changes
 from lab.core.registry import experiment_names
 from lab.core.run import Run
 from training.config import Config, ConfigError, known_paths
@@ -20,23 +20,24 @@ from training.run_files.stored_run import intact_result
 def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Path) -> list[Run]:
   """The runs of an experiment: for each seed, every variant.
 
-  A later source wins over an earlier one: the scale file, the experiment's base, the seed, the flags, the variant.
+  Where sources set the same field, a later one overrides an earlier one: the scale file, the experiment's base, the
+  seed, the flags, the variant.
 
   Args:
-    experiment: its variants and seeds are the ones to run.
-    scale: from the scale file.
-    flags: changes given on the command line, by path.
-    workdir: where all experiments are.
+    experiment: with the variants and seeds to run.
+    scale: the config of the scale file.
+    flags: the changes on the command line, by config path.
+    workdir: the work directory.
 
   Raises:
-    ConfigError: if a config is impossible, or two variants are the same.
+    ConfigError: if a config or a name is invalid, or two runs are the same.
   """
   check_experiment_name(experiment.name)
   for name in experiment.variants:
     check_variant_name(name)
     if workdir.absolute().name == 'tuning' and run_directory.TUNING_POINT.fullmatch(name):
       raise ConfigError(
-        f'--workdir={workdir}: a variant called {name} would be taken for one of a tuning there: rename it'
+        f'--workdir={workdir}: a variant named {name} would be mistaken for a tuning run there: rename it'
       )
   runs = []
   for seed, (variant, changes) in itertools.product(experiment.seeds, experiment.variants.items()):
@@ -52,24 +53,24 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
 
 
 def _check_distinct(runs: Sequence[Run]) -> None:
-  """Two equal runs would be counted as two, and an interval over equal seeds would be 0 wide."""
+  """Raises ConfigError if two runs are equal: an interval over them would be too narrow."""
   first_with: dict[Config, Run] = {}
   for run in runs:
     other = first_with.setdefault(run.config, run)
     if other is not run:
       raise ConfigError(
         f'{run.label} is the same as {other.label}: '
-        'a flag has undone what sets them apart, or a variant changes nothing'
+        'a flag overrides what differs between them, or a variant changes nothing'
       )
 
 
 def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = False) -> None:
-  """Raises ConfigError if a run cannot have its directory, before anything is written.
+  """Raises ConfigError if a run cannot use its directory. Nothing is written.
 
   Args:
-    runs: all that are asked for.
+    runs: the planned runs.
     extend: see `training.run_files.run_directory.check`.
-    joins: whether this process joins another one, which may have begun.
+    joins: whether this process trains the run together with other processes, which may have locked its directory.
   """
   for run in runs:
     run_directory.check(run.directory, run.config, extend, reads=True)
@@ -82,77 +83,79 @@ def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = F
 
 
 def check_label(run: Run) -> None:
-  """Raises ConfigError if the directory has a result at a rate that was tuned and this run's was not, or vice versa."""
+  """Raises ConfigError if the run's directory has a result with a tuned rate and this run's is not, or vice versa."""
   result = intact_result(run.directory)
   if result is not None and result.get('learning_rate_tuned', False) != run.tuned:
-    there, here = ('not tuned', 'tuned') if run.tuned else ('tuned', 'not tuned')
+    stored, planned = ('not tuned', 'tuned') if run.tuned else ('tuned', 'not tuned')
     raise ConfigError(
-      f'{run.directory} holds a run whose learning rate was {there}, and that of this one is {here}: '
+      f'{run.directory} holds a run whose learning rate was {stored}, but that of this run is {planned}: '
       f'start this one with --workdir={run_directory.workdir_of(run.directory)}_2'
     )
 
 
 def select(experiment: Experiment, variants: Sequence[str], seeds: Sequence[int]) -> Experiment:
-  """The experiment with these variants and seeds alone; an empty list keeps all.
+  """The experiment restricted to these variants and seeds; an empty list means all of them.
 
   Raises:
-    ConfigError: for an unknown variant, with the nearest one.
+    ConfigError: if a variant is unknown, with the most similar name.
   """
   check_names(variants, experiment.variants, f'variant of {experiment.name}')
-  kept = {name: changes for name, changes in experiment.variants.items() if not variants or name in variants}
-  return dataclasses.replace(experiment, variants=kept, seeds=tuple(dict.fromkeys(seeds)) or experiment.seeds)
+  selected = {name: changes for name, changes in experiment.variants.items() if not variants or name in variants}
+  return dataclasses.replace(experiment, variants=selected, seeds=tuple(dict.fromkeys(seeds)) or experiment.seeds)
 
 
 def custom_experiment(changes: Changes, name: str) -> Experiment:
-  """The experiment `custom`: one variant, named by --name or by what was changed."""
-  name = name or name_of(changes)
+  """The experiment `custom` with one variant, which is named by --name or after its changes."""
+  name = name or name_from_changes(changes)
   check_variant_name(name)
-  return Experiment(name='custom', question='How does this variant do?', variants={name: dict(changes)}, seeds=(0,))
+  return Experiment(
+    name='custom', question='How does this variant perform?', variants={name: dict(changes)}, seeds=(0,)
+  )
 
 
 def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
-  """The experiment made by --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,3e-3': a grid.
+  """The experiment of --sweep, as in --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,3e-3'.
 
-  The first value of each key makes the baseline.
+  Its variants are all combinations of the values; the first value of each key gives the baseline.
 
   Raises:
-    ConfigError: if the grid cannot be read, or has an unknown key.
+    ConfigError: if the sweep cannot be parsed, or has an unknown key.
   """
   axes = [_parse_axis(axis) for axis in sweep.split(';') if axis.strip()]
   if not axes:
-    raise ConfigError("--sweep is empty: give it as in --sweep='model.norm_placement=pre,post'")
+    raise ConfigError("--sweep is empty: write it as in --sweep='model.norm_placement=pre,post'")
   check_names([path for path, _ in axes], known_paths(), 'config key in --sweep')
   overlap = {path for path, _ in axes} & set(flags)
   if overlap:
-    raise ConfigError(f'{sorted(overlap)[0]} is both swept over and set by a flag: leave one out')
+    raise ConfigError(f'{sorted(overlap)[0]} is set both by --sweep and by another flag: remove one of them')
   varied = {path for path, values in axes if len(values) > 1}
   variants = {}
   for values in itertools.product(*(values for _, values in axes)):
     changes = dict(zip((path for path, _ in axes), values, strict=True))
     named = {path: value for path, value in changes.items() if path in varied} or changes
-    variant = name_of(named)
+    variant = name_from_changes(named)
     if variant in variants:
-      raise ConfigError(f'--sweep names {variant} twice')
+      raise ConfigError(f'--sweep contains {variant} twice')
     variants[variant] = changes
   name = name or 'custom'
   check_experiment_name(name)
   if name in experiment_names():
-    raise ConfigError(f'--name={name} is the name of an experiment: choose another')
+    raise ConfigError(f'--name={name} is the name of an experiment: choose another name')
   return Experiment(name=name, question=f'What does the grid {sweep} show?', variants=variants)
 
 
 def _parse_axis(axis: str) -> tuple[str, list[Any]]:
   path, separator, values = (part.strip() for part in axis.partition('='))
   if not separator or not values:
-    raise ConfigError(f"--sweep: cannot read {axis!r}; write key=value,value, as in 'model.norm_placement=pre,post'")
+    raise ConfigError(f"--sweep: cannot parse {axis!r}; write key=value,value, as in 'model.norm_placement=pre,post'")
   return path, [parse_value(path, value.strip()) for value in values.split(',')]
 
 
 def parse_value(path: str, text: str) -> Any:
-  """The value of a Config field from its text, by the type of the field's default.
+  """Parses a value of a config field, as the type of the field's default.
 
   Raises:
-    ConfigError: if the text is not of that type.
+    ConfigError: if the text cannot be parsed as that type.
   """
   check_names([path], known_paths(), 'config key')
   kind = type(Config().to_flat()[path])

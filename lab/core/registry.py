@@ -1,6 +1,7 @@
-"""What there is to run: every file of experiments/ that defines EXPERIMENT, or REPRODUCTION, or both.
+"""The experiments and reproductions: every file of experiments/ that defines EXPERIMENT, REPRODUCTION, or both.
 
-Files are parsed to find them, and only the one that is asked for is imported: a broken file breaks nothing else.
+Files are parsed to find them, and a file is imported only when it is requested, so that an invalid file affects no
+other.
 """
 
 import ast
@@ -27,7 +28,7 @@ REPLACED_BY = {'feed_forward': 'glu_variants'}  # names of removed experiments
 
 
 def experiment_names() -> list[str]:
-  """The names of the experiments, sorted; the files are parsed, not run."""
+  """The names of all experiments, sorted. Their files are parsed, but not imported."""
   return _files_that_define('EXPERIMENT')
 
 
@@ -35,13 +36,13 @@ def find_experiment(name: str) -> Experiment:
   """The experiment of this name.
 
   Raises:
-    ConfigError: if there is none, naming the nearest; or if its file cannot be used, naming it and the line.
+    ConfigError: if there is none, with the most similar name; or if its file is invalid, with the line.
   """
   return _find(name, 'EXPERIMENT')
 
 
-def declared(name: str) -> Experiment | None:
-  """The experiment of this name; None if there is none, or its file cannot be used."""
+def find_experiment_or_none(name: str) -> Experiment | None:
+  """The experiment of this name; None if there is none, or its file is invalid."""
   try:
     return find_experiment(name)
   except ConfigError:
@@ -49,18 +50,18 @@ def declared(name: str) -> Experiment | None:
 
 
 def reproduction_names() -> list[str]:
-  """The names of the reproductions, sorted; the files are parsed, not run."""
+  """The names of all reproductions, sorted. Their files are parsed, but not imported."""
   return _files_that_define('REPRODUCTION')
 
 
 def find_reproduction(name: str) -> Reproduction:
-  """The reproduction of this name; raises as `find_experiment` does."""
+  """The reproduction of this name; raises ConfigError as `find_experiment` does."""
   return _find(name, 'REPRODUCTION')
 
 
-def unreadable_files() -> dict[str, str]:
-  """For each file that cannot be parsed, which may be meant as an experiment or a reproduction, what is wrong."""
-  return {path.stem: str(found) for path, found in _scan().items() if isinstance(found, ConfigError)}
+def unreadable_files() -> list[str]:
+  """For each file that cannot be parsed, a line with its name and the error."""
+  return [str(found) for found in _scan().values() if isinstance(found, ConfigError)]
 
 
 def _find(name: str, variable: str) -> Any:
@@ -72,17 +73,17 @@ def _find(name: str, variable: str) -> Any:
     raise ConfigError(f'experiment {name!r} has been merged into {REPLACED_BY[name]!r}')
   check_names([name], _defining(variable, scanned), variable.lower())
   if '.' in name:
-    raise ConfigError(f'{_shown(path)}: a module cannot have a dot in its name: rename it')
+    raise ConfigError(f'{_format_path(path)}: the name of a module must not contain a dot: rename it')
   try:
     value = getattr(importlib.import_module(f'experiments.{name}'), variable)
     CHECKS[variable](value)
   except ConfigError as error:
-    raise ConfigError(f'{_shown(path)}, line {found[variable]}: {error}') from None
-  except (Exception, SystemExit) as error:  # whatever the file may raise when it is run
+    raise ConfigError(f'{_format_path(path)}, line {found[variable]}: {error}') from None
+  except (Exception, SystemExit) as error:  # importing the file may raise anything
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = f', line {lines[-1]}' if lines else ''
     moved = describe_move(path, lines[-1]) if lines and isinstance(error, ImportError) else None
-    raise ConfigError(f'{_shown(path)}{where}: {moved or f"{type(error).__name__}: {error}"}') from error
+    raise ConfigError(f'{_format_path(path)}{where}: {moved or f"{type(error).__name__}: {error}"}') from error
   return dataclasses.replace(value, name=name)
 
 
@@ -95,16 +96,16 @@ def _defining(variable: str, scanned: Mapping[Path, Any]) -> list[str]:
 
 
 def _scan() -> dict[Path, dict[str, int] | ConfigError]:
-  """For each file the variables it assigns to at its top level, each with its line; or why it cannot be parsed.
+  """For each file the variables that it assigns at its top level, with their lines; or why it cannot be parsed.
 
-  Hidden files are left out: the lock files of editors, and what macOS keeps beside a file.
+  Hidden files are skipped, such as the lock files of editors and the metadata files of macOS.
   """
   paths = sorted(path for path in FOLDER.glob('*.py') if not path.name.startswith('.'))
   return {path: _assignments(path, _version(path)) for path in paths}
 
 
 def _version(path: Path) -> tuple[int, int]:
-  """Changes as the file does: when it was modified, and its size; zeros for a link to what is not there."""
+  """The modification time and the size of a file, to detect changes; zeros if it does not exist, as a broken link."""
   try:
     status = path.stat()
   except OSError:
@@ -112,28 +113,28 @@ def _version(path: Path) -> tuple[int, int]:
   return status.st_mtime_ns, status.st_size
 
 
-def _parsed(path: Path) -> ast.Module:
+def _parse(path: Path) -> ast.Module:
   if not path.is_file():
-    raise ConfigError(f'{_shown(path)}: is not a file')
+    raise ConfigError(f'{_format_path(path)}: is not a file')
   try:
     with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # about its style; whoever runs it sees them
+      warnings.simplefilter('ignore')  # syntax warnings, which importing the file shows
       return ast.parse(path.read_bytes())
   except SyntaxError as error:
     where = f', line {error.lineno}' if error.lineno else ''
-    raise ConfigError(f'{_shown(path)}{where}: not Python: {error.msg}') from None
-  except (ValueError, RecursionError, MemoryError) as error:  # null bytes, or nested too deep
-    raise ConfigError(f'{_shown(path)}: not Python: {error}') from None
+    raise ConfigError(f'{_format_path(path)}{where}: not Python: {error.msg}') from None
+  except (ValueError, RecursionError, MemoryError) as error:  # null bytes, or nested too deeply
+    raise ConfigError(f'{_format_path(path)}: not Python: {error}') from None
   except OSError as error:
-    raise ConfigError(f'{_shown(path)}: cannot be read: {error.strerror}') from None
+    raise ConfigError(f'{_format_path(path)}: cannot be read: {error.strerror}') from None
 
 
-@functools.cache  # a fifth of a second for all files, several times a command
+@functools.cache  # parsing all files takes a fifth of a second, and a command does it several times
 def _assignments(path: Path, version: tuple[int, int]) -> dict[str, int] | ConfigError:
-  """The variables that this version of a file assigns to at its top level, also in an if, with or try there."""
+  """The variables that this version of a file assigns at its top level, also inside if, with and try statements."""
   del version
   try:
-    return {name: line for statement in _parsed(path).body for name, line in _assigned(statement)}
+    return {name: line for statement in _parse(path).body for name, line in _assigned(statement)}
   except ConfigError as error:
     return error
 
@@ -150,5 +151,5 @@ def _assigned(statement: ast.AST) -> Iterator[tuple[str, int]]:
       yield from _assigned(child)
 
 
-def _shown(path: Path) -> str:
+def _format_path(path: Path) -> str:
   return f'{path.parent.name}/{path.name}'

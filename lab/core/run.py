@@ -1,4 +1,4 @@
-"""Run: one variant of an experiment with one seed, and the directory that holds its files."""
+"""Run: one variant of an experiment with one seed."""
 
 import dataclasses
 from pathlib import Path
@@ -8,13 +8,13 @@ from training.config import Config
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """One variant with one seed.
+  """One variant of an experiment with one seed.
 
   Attributes:
-    experiment: its name.
-    variant: its name.
-    seed: of initial values and data order, unless the flags set these apart.
-    config: all that decides the run.
+    experiment: the name of the experiment.
+    variant: the name of the variant.
+    seed: of the initial values and the data order, unless flags set one of them to a different seed.
+    config: the complete config.
     directory: <workdir>/<experiment>/<variant>/seed_<k>.
     tuned: whether its learning rate was chosen by --tune.
   """
@@ -28,5 +28,5 @@ class Run:
 
   @property
   def label(self) -> str:
-    """Its name in messages."""
+    """The name of the run in messages: experiment/variant/seed_k."""
     return f'{self.experiment}/{self.variant}/seed_{self.seed}'

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from configs.flags import load_config
-from lab.core.names import name_of
+from lab.core.names import name_from_changes
 from lab.figures import figure_style
 from lab.figures.training_figures import over_training
 from lab.inspect import gradient_figures, gradient_files, gradient_table
@@ -91,7 +91,7 @@ def _default_folder(question: Question, subjects: Sequence[Subject], directories
   if question.compare:
     names = [_name(directory, directories) for directory in directories]
     return Path('runs/gradients') / gradient_files.question_of_runs(names, directories, step)
-  scale, changed = Path(question.config_file or 'tiny').stem, name_of(question.changes, otherwise='')
+  scale, changed = Path(question.config_file or 'tiny').stem, name_from_changes(question.changes, default='')
   configs = [subject.config for subject in subjects]
   return Path('runs/gradients') / gradient_files.question_of_config(scale, changed, configs)
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from lab.core.registry import declared
+from lab.core.registry import find_experiment_or_none
 from lab.figures.figure_style import (
   COLOURS,
   GREY,
@@ -160,7 +160,7 @@ def _colours(measured: Sequence[Measured]) -> list[str]:
   for one in measured:
     if one.subject.directory is not None:
       directory = one.subject.directory.absolute()
-      experiment, variant = declared(directory.parent.parent.name), directory.parent.name
+      experiment, variant = find_experiment_or_none(directory.parent.parent.name), directory.parent.name
       styles = variant_styles(experiment) if experiment else {}
       if variant in styles:
         known[one.subject.name] = styles[variant].colour

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.core.found_runs import found_runs
+from lab.core.find_runs import find_runs
 from lab.core.run import Run
 from lab.launch import devices
 from lab.launch.devices import WorkerSlot
@@ -116,7 +116,7 @@ def speed_of_finished_runs(workdir: Path, slot: WorkerSlot, configs: Sequence[Co
   device = f'cpu ({processor()})' if detected.platform == 'cpu' else detected.kind
   layout = f', {1 if slot.core is not None else len(cores())} core(s)'
   finished: list[tuple[Config, float]] = []
-  for run in found_runs(workdir).runs:
+  for run in find_runs(workdir).runs:
     result = read_result(run.directory) or {}
     speed = result.get('tokens_per_second')
     if speed and result.get('device') == device and str(result.get('layout', '')).endswith(layout):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lab.analysis import statistics
-from lab.core.reproduction import Expected, Measured, Reproduction, spell
+from lab.core.reproduction import Expected, Measured, Reproduction, format_value
 
 VERDICTS = ('reproduced', 'inconclusive', 'not reproduced')  # from best to worst
 
@@ -42,21 +42,27 @@ def compare(expected: Expected, measured: Measured) -> Comparison:
   """
   values = np.array(measured[expected.quantity], float)  # None becomes NaN
   if not np.isfinite(values).all():
-    return Comparison(expected.says, expected.text, 'not finite', None, None, 'not reproduced')
+    return Comparison(expected.description, expected.text, 'not finite', None, None, 'not reproduced')
   if not expected.over_seeds:
     within = np.all((values >= expected.low) & (values <= expected.high))
     verdict = 'reproduced' if within else 'not reproduced'
-    return Comparison(expected.says, expected.text, spell(values.tolist()), values.tolist(), None, verdict)
+    return Comparison(
+      expected.description, expected.text, format_value(values.tolist()), values.tolist(), None, verdict
+    )
   mean, seeds = values.mean(0), len(values)
   if seeds < 2:
-    return Comparison(expected.says, expected.text, f'{spell(mean)} (one seed)', mean.tolist(), 1, 'inconclusive')
+    return Comparison(
+      expected.description, expected.text, f'{format_value(mean)} (one seed)', mean.tolist(), 1, 'inconclusive'
+    )
   limits = np.array([statistics.interval(column.tolist()) for column in values.reshape(seeds, -1).T])
   low, high = limits.T.reshape(2, *mean.shape)
   outside = (high < expected.low) | (low > expected.high)
   within = (low >= expected.low) & (high <= expected.high)
   verdict = 'not reproduced' if np.any(outside) else 'reproduced' if np.all(within) else 'inconclusive'
-  text = spell(mean.tolist()) + (f' [{spell(float(low))}, {spell(float(high))}]' if not mean.shape else '')
-  return Comparison(expected.says, expected.text, text, mean.tolist(), seeds, verdict)
+  text = format_value(mean.tolist()) + (
+    f' [{format_value(float(low))}, {format_value(float(high))}]' if not mean.shape else ''
+  )
+  return Comparison(expected.description, expected.text, text, mean.tolist(), seeds, verdict)
 
 
 def compare_all(reproduction: Reproduction, measured: Measured) -> list[Comparison]:

@@ -95,7 +95,7 @@ def reproduce(options: Options, console: Console) -> int:
 
 def find_reproductions() -> tuple[list[Reproduction], list[str]]:
   """All reproductions, the fastest first, and a line for each file that cannot be used."""
-  found, unusable = [], list(registry.unreadable_files().values())
+  found, unusable = [], registry.unreadable_files()
   for name in registry.reproduction_names():
     try:
       found.append(registry.find_reproduction(name))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.core.reproduction import Reproduction, spell
+from lab.core.reproduction import Reproduction, format_value
 from lab.reproduce.claim_verdict import Comparison, overall_verdict
 from lab.reproduce.record import command
 from training.code_version import PROJECT
@@ -65,7 +65,9 @@ def changes(reproduction: Reproduction, comparisons: Sequence[Comparison]) -> li
     if before is None:
       lines.append(f'{expected.quantity}: not in experiments/expected')
     elif not _within(before['value'], now, before['tolerance']):
-      lines.append(f'{expected.quantity} ({comparison.says}): was {spell(before["value"])}, is now {spell(now)}')
+      lines.append(
+        f'{expected.quantity} ({comparison.says}): was {format_value(before["value"])}, is now {format_value(now)}'
+      )
   removed = set(committed['values']) - {expected.quantity for expected in reproduction.expected}
   lines += [f'{quantity}: no longer measured' for quantity in sorted(removed)]
   if committed['verdict'] != overall_verdict(comparisons):

@@ -247,7 +247,7 @@ def test_a_report_at_a_shared_rate_is_of_the_validation_split(committed, patched
   for flags in ([], ['--tune']):
     assert run_main(BLOCK, '--seeds=0', '--variants=baseline', *flags, at) == 2
     error = capsys.readouterr().err
-    assert 'holds a run whose learning rate was not tuned, and that of this one is tuned' in error
+    assert 'holds a run whose learning rate was not tuned, but that of this run is tuned' in error
     assert f'--workdir={tmp_path}/runs_2' in error
   assert patched.trained == []
 

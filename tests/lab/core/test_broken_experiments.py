@@ -26,16 +26,16 @@ BROKEN = {  # content, and what is said of it
   'no_dict.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={'a': 3})\n", "['a'] must be a dict"),
   'name.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={'../a': {}})\n", "name '../a'"),
   'own_file.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={'tuning': {}})\n", "name 'tuning'"),
-  'a_key.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={1: {}})\n", 'must be a text, not 1'),
+  'a_key.py': (HEAD + "EXPERIMENT = Experiment(question='Why?', variants={1: {}})\n", 'a non-empty string, not 1'),
   'path.py': (HEAD + GOOD + ", base={'model.depth': 3})\n", "unknown config key in EXPERIMENT.base 'model.depth'"),
-  'question.py': (HEAD + "EXPERIMENT = Experiment(question=3, variants={'a': {}})\n", 'question must be a text'),
+  'question.py': (HEAD + "EXPERIMENT = Experiment(question=3, variants={'a': {}})\n", 'must be a non-empty string'),
   'half_a_seed.py': (HEAD + GOOD + ', seeds=(0, 1.5))\n', 'EXPERIMENT.seeds=(0, 1.5): must be a tuple of'),
   'one_seed.py': (HEAD + GOOD + ', seeds=3)\n', 'EXPERIMENT.seeds=3'),
-  'same_seeds.py': (HEAD + GOOD + ', seeds=(1, 1))\n', 'names one twice'),
-  'grid.py_.py': (HEAD + GOOD + ')\n', 'a module cannot have a dot'),
+  'same_seeds.py': (HEAD + GOOD + ', seeds=(1, 1))\n', 'contains duplicates'),
+  'grid.py_.py': (HEAD + GOOD + ')\n', 'must not contain a dot'),
   'no_grid.py': (HEAD + GOOD + ', grid=(1e-3,))\n', 'EXPERIMENT.grid must be a Grid'),
   'rates.py': (HEAD + GOOD + ', grid=Grid(learning_rates=()))\n', 'learning_rates=(): must be'),
-  'a_config.py': (HEAD + GOOD + ', config=None)\n', 'EXPERIMENT.config must be a text'),
+  'a_config.py': (HEAD + GOOD + ', config=None)\n', 'EXPERIMENT.config must be a non-empty string'),
   'imports.py': ('import nowhere_to_be_found\nEXPERIMENT = 1\n', 'imports.py, line 1: ModuleNotFoundError'),
   'moved.py': (
     'from experiments.experiment import Experiment, Grid\n' + GOOD + ')\n',
@@ -89,7 +89,7 @@ def test_a_broken_file_is_one_line_and_breaks_no_other(folder, name):
     registry.find_experiment(name.removesuffix('.py'))
   assert message in str(error.value)
   assert '\n' not in str(error.value)
-  assert registry.declared(name.removesuffix('.py')) is None
+  assert registry.find_experiment_or_none(name.removesuffix('.py')) is None
 
 
 @pytest.mark.filterwarnings('ignore:.*invalid escape:SyntaxWarning', 'ignore:.*invalid escape:DeprecationWarning')

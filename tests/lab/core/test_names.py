@@ -14,12 +14,12 @@ PATHS = {'data.task': 'files', 'data.paths': '/home/me/books/*.txt'}
 
 
 def test_what_a_folder_cannot_be_called_becomes_a_dash_and_a_checksum():
-  assert names.name_of(PATHS) == 'task=files+paths=books-.txt-' + names.name_of(PATHS)[-8:]
+  assert names.name_from_changes(PATHS) == 'task=files+paths=books-.txt-' + names.name_from_changes(PATHS)[-8:]
   source = {'run.init_from': 'runs/block/baseline/seed_0'}
-  assert names.name_of(source).startswith('init_from=baseline-seed_0-')
+  assert names.name_from_changes(source).startswith('init_from=baseline-seed_0-')
   other = {'run.init_from': 'runs/heads/baseline/seed_0'}
-  assert names.name_of(other).startswith('init_from=baseline-seed_0-')
-  assert names.name_of(other) != names.name_of(source)
+  assert names.name_from_changes(other).startswith('init_from=baseline-seed_0-')
+  assert names.name_from_changes(other) != names.name_from_changes(source)
 
 
 def test_a_custom_run_from_a_path_alone_has_a_name(tmp_path):
@@ -32,13 +32,13 @@ def test_a_custom_run_from_a_path_alone_has_a_name(tmp_path):
 
 
 def test_rates_that_differ_in_the_seventh_digit_have_names_that_differ():
-  near = [names.name_of({'optimizer.learning_rate': rate}) for rate in (1e-3, 1.0000001e-3)]
+  near = [names.name_from_changes({'optimizer.learning_rate': rate}) for rate in (1e-3, 1.0000001e-3)]
   assert near == ['learning_rate=0.001', 'learning_rate=0.0010000001']
 
 
 @given(st.dictionaries(st.sampled_from(['data.paths', 'run.init_from', 'data.text_field']), st.text(), min_size=1))
 def test_every_name_of_changes_is_one_of_a_folder(changes):
-  names.check_variant_name(names.name_of(changes))
+  names.check_variant_name(names.name_from_changes(changes))
 
 
 @pytest.mark.parametrize(

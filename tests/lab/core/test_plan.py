@@ -94,15 +94,15 @@ def test_a_sweep_is_a_grid_of_typed_values():
   ('sweep', 'message'),
   [
     ('', '--sweep is empty'),
-    ('model.norm_placement', 'cannot read .model.norm_placement.'),
-    ('model.norm_placement=', 'cannot read'),
+    ('model.norm_placement', 'cannot parse .model.norm_placement.'),
+    ('model.norm_placement=', 'cannot parse'),
     ('model.norm_placment=pre', "unknown config key 'model.norm_placment': did you mean 'model.norm_placement'"),
     ('norm_placement=pre', "did you mean 'model.norm_placement'"),
     ('model.num_layers=2,x', 'model.num_layers=x: must be a whole number'),
     ('optimizer.learning_rate=fast', 'optimizer.learning_rate=fast: must be a number'),
     ('model.qk_norm=maybe', 'must be true or false'),
     ('model.num_layers=2,2', 'twice'),
-    ('model.d_model=32,64', 'both swept over and set by a flag'),
+    ('model.d_model=32,64', 'is set both by --sweep and by another flag'),
   ],
 )
 def test_a_sweep_that_cannot_be_read(sweep, message):

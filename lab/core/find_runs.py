@@ -1,4 +1,4 @@
-"""The runs that lie in a work directory, finished or not, each with the config it is trained with."""
+"""Finds the runs in a work directory, finished or not, each with its stored config."""
 
 import re
 from collections.abc import Iterator
@@ -15,67 +15,73 @@ _SEED = re.compile(r'seed_(0|[1-9][0-9]*)')
 
 
 class FoundRuns(NamedTuple):
-  """What a work directory holds.
+  """The runs in a work directory.
 
   Attributes:
-    runs: by experiment, variant and seed; those of a tuning after the others of their experiment.
+    runs: sorted by experiment, variant and seed; the tuning runs of an experiment follow its other runs.
     damaged: a line for each run whose config or result cannot be read.
-    waiting: the directories of runs that were submitted, or failed before they had a config.
+    without_config: the directories of runs that were submitted but have not started, or failed while starting.
   """
 
   runs: list[Run]
   damaged: list[str]
-  waiting: list[Path]
+  without_config: list[Path]
 
 
-def found_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
-  """Finds the runs in a work directory: of one experiment alone, without its tuning, or all of them."""
+def find_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
+  """Finds the runs in a work directory.
+
+  Args:
+    workdir: the work directory.
+    experiment: find only the runs of this experiment, without its tuning runs. None: all runs.
+  """
   found = FoundRuns([], [], [])
   for name in sorted(_folders(workdir)) if experiment is None else [experiment]:
-    places = list(_run_folders(workdir / name, name))
+    candidates = list(_run_folders(workdir / name, name))
     if experiment is None:
-      places += _tuning_folders(workdir / name, name)
-    for owner, variant, directory in places:
+      candidates += _tuning_folders(workdir / name, name)
+    for run_experiment, variant, directory in candidates:
       try:
         flat = read_config(directory)
         if flat is None:
-          found.waiting.append(directory)
+          found.without_config.append(directory)
           continue
         result, seed = read_result(directory) or {}, int(directory.name.removeprefix('seed_'))
         tuned = result.get('learning_rate_tuned', False)
-        found.runs.append(Run(owner, variant, seed, Config.from_flat(flat), directory, tuned))
+        found.runs.append(Run(run_experiment, variant, seed, Config.from_flat(flat), directory, tuned))
       except ConfigError as error:
         found.damaged.append(f'{directory}: {error}')
   return found
 
 
-def describe(workdir: Path) -> str:
-  """What a work directory holds, for a message: 'block (20 runs of baseline, relu), custom (1 run of mine)'."""
-  runs = found_runs(workdir).runs
+def describe_runs(workdir: Path) -> str:
+  """The runs in a work directory, in one line: 'block (20 runs of baseline, relu), custom (1 run of mine)'."""
+  runs = find_runs(workdir).runs
   parts = []
   for name in dict.fromkeys(run.experiment for run in runs):
-    own = [run for run in runs if run.experiment == name]
-    variants = list(dict.fromkeys(run.variant for run in own))
+    in_experiment = [run for run in runs if run.experiment == name]
+    variants = list(dict.fromkeys(run.variant for run in in_experiment))
+    count = f'{len(in_experiment)} run{"s" if len(in_experiment) > 1 else ""}'
     more = f' and {len(variants) - 4} more' if len(variants) > 4 else ''
-    parts.append(f'{name} ({len(own)} run{"s" if len(own) > 1 else ""} of {", ".join(variants[:4])}{more})')
+    parts.append(f'{name} ({count} of {", ".join(variants[:4])}{more})')
   return ', '.join(parts)
 
 
 def _run_folders(folder: Path, experiment: str) -> Iterator[tuple[str, str, Path]]:
   for variant in _folders(folder):
     if variant != 'tuning':
-      yield from ((experiment, variant, directory) for directory in _seeds(folder / variant))
+      yield from ((experiment, variant, directory) for directory in _seed_folders(folder / variant))
 
 
 def _tuning_folders(folder: Path, experiment: str) -> Iterator[tuple[str, str, Path]]:
   for variant in _folders(folder / 'tuning'):
     for point in _folders(folder / 'tuning' / variant):
       if TUNING_POINT.fullmatch(point):
-        directories = _seeds(folder / 'tuning' / variant / point)
+        directories = _seed_folders(folder / 'tuning' / variant / point)
         yield from ((f'{experiment}/tuning', f'{variant}/{point}', directory) for directory in directories)
 
 
-def _seeds(folder: Path) -> list[Path]:
+def _seed_folders(folder: Path) -> list[Path]:
   names = [name for name in _folders(folder) if _SEED.fullmatch(name)]
   return [folder / name for name in sorted(names, key=lambda name: int(name.removeprefix('seed_')))]
 
@@ -86,4 +92,4 @@ def _folders(folder: Path) -> list[str]:
   except (FileNotFoundError, NotADirectoryError):
     return []
   except OSError as error:
-    raise ConfigError(f'{folder} cannot be looked into: {error.strerror}') from None
+    raise ConfigError(f'cannot read the folder {folder}: {error.strerror}') from None
