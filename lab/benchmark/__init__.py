@@ -1,4 +1,4 @@
 """In: model sizes.
 
-Out: step time, tokens per second, share of the peak, memory and compile time, also beside PyTorch.
+Out: step time, tokens per second, share of peak FLOP/s, memory and compile time, also compared with PyTorch.
 """

@@ -1,15 +1,13 @@
-"""Measures on this machine what training costs.
+"""Measures time and memory of training on this machine.
 
-  python -m lab.benchmark                  step time, tokens a second, share of peak, compile time, memory
+  python -m lab.benchmark                  step time, tokens per second, share of peak FLOP/s, compile time, memory
   python -m lab.benchmark --peers          the same work in PyTorch (pip install -r requirements-peers.txt)
-  python -m lab.benchmark --inspection     what each level of inspection adds
-  python -m lab.benchmark --growth         attention by length, compilation by depth
+  python -m lab.benchmark --inspection     overhead of each inspection level
+  python -m lab.benchmark --growth         attention by sequence length, compile time by depth
 
-What is compared takes turns, so that a machine whose speed drifts slows all alike; medians, and ratios turn by turn.
+The programs to compare run in alternating trials, so that a machine whose speed drifts slows all of them equally.
+Printed are medians over the trials, and medians of the ratios within each trial.
 """
-
-import os
-import sys
 
 from lab.cli import startup
 
@@ -17,61 +15,52 @@ if __name__ == '__main__':
   startup.prepare('lab.benchmark')  # before the imports below
   startup.check_jax('lab.benchmark')
 
-import jax
 from absl import flags
 from rich.console import Console
 
+from lab.benchmark.inspection_overhead import inspection_table
+from lab.benchmark.scaling import attention_table, compilation_table
+from lab.benchmark.training_speed import peers_table, speed_table
 from lab.cli import command_line
-from lab.launch import devices
-from training.memory import disable_async_dispatch
+from training import host
 
-WHAT = {
-  'peers': 'Measure the same work in PyTorch too.',
-  'inspection': 'Measure what inspection adds, instead of the step itself.',
-  'growth': 'Measure what grows with the length of a sequence, and with the number of layers.',
+BENCHMARKS = {
+  'peers': 'Compare training steps with the same work in PyTorch.',
+  'inspection': 'Measure the overhead of inspection.',
+  'growth': 'Measure attention by sequence length, and compilation by the number of layers.',
 }
-OWN = flags.FlagValues()
-CHOSEN = [flags.DEFINE_bool(name, False, text, flag_values=OWN) for name, text in WHAT.items()]
-TURNS = flags.DEFINE_integer('turns', 15, 'How often each takes its turn.', lower_bound=3, flag_values=OWN)
-STEPS = flags.DEFINE_integer('steps', 5, 'With --inspection: steps in a turn.', lower_bound=1, flag_values=OWN)
+FLAGS = flags.FlagValues()
+SELECTED = [flags.DEFINE_bool(name, False, text, flag_values=FLAGS) for name, text in BENCHMARKS.items()]
+TRIALS = flags.DEFINE_integer('turns', 15, 'The number of alternating trials.', lower_bound=3, flag_values=FLAGS)
+STEPS = flags.DEFINE_integer('steps', 5, 'With --inspection: steps in a trial.', lower_bound=1, flag_values=FLAGS)
 SIZE = flags.DEFINE_multi_enum(
-  'size', ['small', 'medium'], ['small', 'medium'], 'Which sizes; give it once for each.', flag_values=OWN
+  'size', ['small', 'medium'], ['small', 'medium'], 'Model sizes to measure.', flag_values=FLAGS
 )
 CORE = flags.DEFINE_integer(
-  'core', None, 'With --inspection, --growth: the one core to run on. Default: all.', flag_values=OWN
+  'core', None, 'With --inspection or --growth: the only core to use. Default: all cores.', flag_values=FLAGS
 )
 
 
 def main(console: Console) -> int:
-  """Measures and prints."""
-  chosen = [flag.name for flag in CHOSEN if flag.value]
-  if len(chosen) > 1:
-    return command_line.report_error('benchmark', f'--{chosen[0]} and --{chosen[1]} are measured one at a time')
-  if not chosen or chosen == ['peers']:
-    from lab.benchmark import steps
-
-    table = steps.peers_table if chosen else steps.speed_table
-    console.print(table(SIZE.value, TURNS.value))
-    return 0
-  slot = devices.worker_slots(workers=1, whole_machine=True)[0]
-  if not slot.environment.items() <= os.environ.items():  # as a run has it; it takes effect at the start of a process
-    command = [sys.executable, '-m', 'lab.benchmark', *sys.argv[1:]]
-    os.execve(sys.executable, command, os.environ | slot.environment)
-  if CORE.value is not None:
-    os.sched_setaffinity(0, {CORE.value})
-  disable_async_dispatch()  # likewise
-  jax.config.update('jax_enable_compilation_cache', False)  # a program from the cache takes no time to compile
-  if chosen == ['inspection']:
-    from lab.benchmark.inspection import inspection_table
-
-    console.print(inspection_table(SIZE.value, TURNS.value, STEPS.value))
+  """Runs one benchmark, and prints its tables."""
+  selected = [flag.name for flag in SELECTED if flag.value]
+  if len(selected) > 1:
+    return command_line.report_error(
+      'benchmark', f'--{selected[0]} and --{selected[1]} are separate benchmarks: pass one'
+    )
+  if CORE.value is not None and CORE.value not in host.cores():
+    return command_line.report_error('benchmark', f'--core={CORE.value}: this process may use {host.cores()}')
+  if selected == ['peers']:
+    console.print(peers_table(SIZE.value, TRIALS.value))
+  elif selected == ['inspection']:
+    console.print(inspection_table(SIZE.value, TRIALS.value, STEPS.value, CORE.value))
+  elif selected == ['growth']:
+    console.print(attention_table(TRIALS.value, CORE.value))
+    console.print(compilation_table(CORE.value))
   else:
-    from lab.benchmark.growth import attention_table, depth_table
-
-    console.print(attention_table(TURNS.value))
-    console.print(depth_table())
+    console.print(speed_table(SIZE.value, TRIALS.value))
   return 0
 
 
 if __name__ == '__main__':
-  command_line.run_command('benchmark', main, OWN)
+  command_line.run_command('benchmark', main, FLAGS)
