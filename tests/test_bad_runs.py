@@ -115,7 +115,7 @@ def with_other_checkpoints(run: Path) -> None:
     (
       lambda run: None,
       ['--name=new', '--init_from=runs/custom/mine/seed_0', '--config.model.d_model=16'],
-      '--init_from=runs/custom/mine/seed_0: its model is another one (model.d_model is 8 there, 16 here)',
+      '--init_from=runs/custom/mine/seed_0: its model differs (model.d_model is 8 there, 16 here)',
     ),
     (
       lambda run: shutil.rmtree(run / 'checkpoints'),

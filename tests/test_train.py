@@ -168,7 +168,7 @@ def test_more_steps_and_another_start(tmp_path):
   assert first[1]['train/loss'] < first[0]['train/loss'] - 0.5
   wrong = command('--name=wrong', f'--init_from={source}', *MINI, '--config.model.d_model=32', cwd=tmp_path)
   assert wrong.returncode == 2
-  assert 'its model is another one (model.d_model is 16 there, 32 here)' in wrong.stderr
+  assert 'its model differs (model.d_model is 16 there, 32 here)' in wrong.stderr
   assert not (directory / 'wrong').exists()
 
 

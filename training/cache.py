@@ -49,7 +49,7 @@ def enable_compilation_cache() -> None:
   except OSError:
     writable = False
   if not writable:
-    logging.warning('cannot write to the cache folder %s: compiling anew', folder)
+    logging.warning('cannot write to the cache folder %s: compiling again', folder)
     return
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)

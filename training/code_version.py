@@ -65,7 +65,7 @@ def other_code_note(results: Iterable[Mapping[str, Any]], digest: str = DIGEST) 
   named = ', '.join(dict.fromkeys(describe_code(version) for version in others))
   return (
     f'{len(others)} of {len(results)} runs were made by other code than this checkout (by {named}; this is digest '
-    f'{digest[:DIGEST_SHOWN]}): their numbers are those of that code; another --workdir trains them anew'
+    f'{digest[:DIGEST_SHOWN]}): their numbers are those of that code; another --workdir trains them again'
   )
 
 

@@ -1,4 +1,4 @@
-"""How good a model is: mean losses over held-out sequences, and the result of a run."""
+"""Evaluation: mean losses over held-out sequences, and the result of a run."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ from training.scoring import Scoring
 from training.state import State
 from training.step import has_diverged
 
-FAILED_TO_LEARN = 0.99  # of the unigram entropy: a loss above it has made no use of context
+FAILED_TO_LEARN = 0.99  # share of the unigram entropy: a model with a higher loss does not use the context
 
 
 def evaluate(config: Config, programs: Programs, params, source: Dataset, sequences: int | None = None) -> float:
@@ -24,10 +24,10 @@ def evaluate(config: Config, programs: Programs, params, source: Dataset, sequen
 
 
 def validate(config: Config, data: Data, scoring: Scoring) -> dict[str, float]:
-  """A point of the validation curve, on its fixed subset: `validation/loss`, and bits a byte where there are bytes.
+  """A point of the validation curve, on a fixed subset: `validation/loss` and, for text, `validation/bits_per_byte`.
 
   Raises:
-    Stopped: if told to; see training/scoring.py.
+    Stopped: see training/scoring.py.
   """
   sequences = config.run.evaluation_batches * config.run.batch_size
   loss = scoring.mean_loss('validation curve', data.validation, sequences)
@@ -39,7 +39,7 @@ def result_of(config: Config, state: State, data: Data, scoring: Scoring) -> dic
   """The result of a finished run: its losses on the held-out splits, or on a subset of each (evaluation_subset.py).
 
   Raises:
-    Stopped: if told to; see training/scoring.py.
+    Stopped: see training/scoring.py.
   """
   steps, nonfinite = int(state.step), int(state.nonfinite_in_a_row)
   diverged_at = steps - nonfinite + 1 if has_diverged(config, nonfinite) else None
@@ -52,7 +52,7 @@ def result_of(config: Config, state: State, data: Data, scoring: Scoring) -> dic
     for split, part in (('validation', validation), ('test', test))
   )
   if val_loss is not None and test_loss is not None and not math.isfinite(val_loss + test_loss):
-    val_loss, test_loss, diverged_at = None, None, steps  # the last update went too far, and no step came to see it
+    val_loss, test_loss, diverged_at = None, None, steps  # the last update diverged; no step followed to detect it
   if val_loss is None:
     status = 'diverged'
   else:

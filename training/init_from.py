@@ -14,26 +14,26 @@ from training.paths import parse_path
 from training.run_files import run_directory
 from training.run_files.checkpoint import load, steps_in
 from training.run_files.stored_run import read_config
-from training.run_files.trained_run import check_config
+from training.run_files.trained_run import config_check
 from training.state import init_state
 
 
 def check_source(config: Config) -> Path:
-  """The checkpoint that config.run.init_from names: the newest of that run.
+  """The newest checkpoint of the run that config.run.init_from names.
 
   Raises:
-    ConfigError: if there is none, or its model differs from this one's in any field, naming all that do.
+    ConfigError: if there is none, or its model differs from this run's, with every field that differs.
   """
   run = parse_path(config.run.init_from, '--init_from')
   stored = read_config(run)
   if stored is None:
-    raise ConfigError(f'--init_from={run}: there is no run (no config.json): give one as runs/block/baseline/seed_0')
+    raise ConfigError(f'--init_from={run}: not a run (no config.json): give one such as runs/block/baseline/seed_0')
   models = [
     {path: value for path, value in flat.items() if path.startswith('model.')} for flat in (stored, config.to_flat())
   ]
   differing = run_directory.differences(*models)
   if differing:
-    raise ConfigError(f'--init_from={run}: its model is another one ({"; ".join(differing.values())})')
+    raise ConfigError(f'--init_from={run}: its model differs ({"; ".join(differing.values())})')
   steps = steps_in(run / 'checkpoints')
   if not steps:
     raise ConfigError(f'--init_from={run}: it has no checkpoint: train it first')
@@ -41,7 +41,7 @@ def check_source(config: Config) -> Path:
 
 
 def source_params(config: Config, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
-  """The parameters that config.run.init_from names, on a mesh, and what they are: {'run', 'step', 'sha256'}.
+  """The parameters of the run that config.run.init_from names, on a mesh, and their origin: {'run', 'step', 'sha256'}.
 
   Raises:
     ConfigError: see `check_source`; also if the checkpoint is damaged.
@@ -51,7 +51,7 @@ def source_params(config: Config, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
   like = jax.eval_shape(lambda seed: init_state(source, seed), jax.ShapeDtypeStruct((), np.uint32))
   placed = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), like, by_rule(mesh, like))
   try:
-    state, manifest = load(path, placed, check_config(path.parents[1], source))
+    state, manifest = load(path, placed, config_check(path.parents[1], source))
   except Damaged as error:
     raise ConfigError(f'--init_from={config.run.init_from}: the checkpoint is damaged: {error}') from None
   return state.params, {'run': config.run.init_from, 'step': int(state.step), 'sha256': manifest['sha256']}

@@ -1,4 +1,4 @@
-"""One run, from its config to its result: load, compile, train, evaluate, save."""
+"""One run, from its config to its result: load the data, compile, train, evaluate, save."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ from training.state import State
 from training.step import has_diverged, is_logged
 
 Report = Callable[[dict[str, Any]], None]
-UNLOGGED = 'unlogged'  # of a checkpoint: the row of its step that is not in the log yet
+UNLOGGED = 'unlogged'  # key in a checkpoint: the row of its step, if that is not in the log yet
 
 
 def train(
@@ -43,36 +43,36 @@ def train(
   report: Report = lambda progress: None,
   stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-  """Trains a run to its end, going on from its newest checkpoint that is whole, if there is one.
+  """Trains a run to its end; resumes from its newest intact checkpoint, if it has one.
 
-  Where several processes train it together, each calls this; the first one alone writes, but for the checkpoints.
+  If several processes train it together, each calls this; only the first one writes, except for the checkpoints.
 
   Args:
-    config: all that decides the run.
-    directory: where its files are; made if it is not there.
-    labels: what is said of the run, as {'experiment', 'variant', 'seed', 'learning_rate_tuned'}; opens result.json.
-    report: is told of progress at logged steps, as {'step', 'steps', 'loss', 'tokens_per_second'}; of what the run does
-      between steps, as {'doing'} or {'evaluating', 'done', 'of'}; and of what a person should know, as {'note'}.
-    stop: is asked after every step, and every batch of an evaluation, whether to stop there.
+    config: of the run.
+    directory: for its files; created if necessary.
+    labels: the first fields of result.json: {'experiment', 'variant', 'seed', 'learning_rate_tuned'}.
+    report: receives progress at logged steps, {'step', 'steps', 'loss', 'tokens_per_second'}; the current phase,
+      {'doing'} or {'evaluating', 'done', 'of'}; and warnings for the user, {'note'}.
+    stop: called after every step and every batch of an evaluation; returns whether to stop.
 
   Returns:
-    What result.json holds, which is written last; see training/evaluation.py.
+    The content of result.json, which is written last; see training/evaluation.py.
 
   Raises:
-    ConfigError: if the data do not fit the model, the directory is another run's, another process trains it, or no
-      checkpoint of it is whole.
-    SaveFailed, OSError: if something could not be written.
-    locks.Moved: if the directory is no longer where it was; nothing is created in its place.
-    Stopped: if told to.
+    ConfigError: if the data do not fit the model, the directory belongs to another run, another process trains this
+      run, or all its checkpoints are damaged.
+    SaveFailed, OSError: if a file could not be written.
+    locks.Moved: if the directory was moved or deleted meanwhile; nothing is created in its place.
+    Stopped: if `stop` returned True.
   """
-  started, told = time.perf_counter(), Stop(stop)
+  started, should_stop = time.perf_counter(), StopOnce(stop)
 
   def note(text: str) -> None:
     logging.warning(text)
     report({'note': text})
 
-  def go_on() -> None:
-    if told():
+  def check_stop() -> None:
+    if should_stop():
       raise Stopped
 
   report({'doing': 'reading the data'})
@@ -80,18 +80,18 @@ def train(
   run_directory.check(directory, config)
   run_directory.check_data(directory, data.checksum)
   lock = locks.locked(directory / locks.LOCK, locks.RELEASE_WITHIN) if writes else contextlib.nullcontext()
-  with lock as held, _told_if_moved(directory, held):
+  with lock as held, _noticing_moves(directory, held):
     damage = run_directory.damage(directory, config)
     if damage:
-      note(f'{damage}: resumes from the last checkpoint that is whole')
+      note(f'{damage}: resumes from the last intact checkpoint')
     if writes:
       run_directory.prepare(directory, config)
     report({'doing': 'compiling'})
     programs = programs_for(config)
-    go_on()
+    check_stop()
     report({'doing': 'starting'})
-    kept, check = config.run.keep_checkpoints, held.check if held else lambda: None
-    with Checkpoints(directory / 'checkpoints', kept, check) as checkpoints:
+    check_lock = held.check if held else lambda: None
+    with Checkpoints(directory / 'checkpoints', config.run.keep_checkpoints, check_lock) as checkpoints:
       state, about, resumed_at = resume.restore_or_init(config, directory, data, programs, checkpoints, note)
       if writes and (changed := record_environment(directory, data.checksum, resumed=resumed_at is not None)):
         note(changed)
@@ -99,17 +99,17 @@ def train(
         if log and log.note:
           note(log.note)
         scoring = functools.partial(
-          Scoring, config, programs, directory=directory, report=report, stop=told,
-          bound_to={
+          Scoring, config, programs, directory=directory, report=report, stop=should_stop,
+          depends_on={
             **about['run'], **environment(), 'code': about['code']['digest'],
             'final_evaluation_tokens': config.run.final_evaluation_tokens,
           },
         )  # fmt: skip
         about = {'train_seconds': 0.0 if resumed_at is None else None} | about
-        training = _Training(config, data, programs, checkpoints, log, report, told, about, scoring)
+        training = _Training(config, data, programs, checkpoints, log, report, should_stop, about, scoring)
         state = training.run(state)
         mark = training.save(state)
-      go_on()
+      check_stop()
       report({'doing': 'evaluating'})
       evaluation = scoring(state.evaluated_params)
       result = result_of(config, state, data, evaluation)
@@ -118,31 +118,31 @@ def train(
       'seconds': time.perf_counter() - started, 'train_seconds': training.train_seconds(),
       'tokens_per_second': training.tokens_per_second(),
     }  # fmt: skip
-    origin = {'resumed_at': resumed_at, **{name: about[name] for name in resume.KEPT}}
+    history = {'resumed_at': resumed_at, **{name: about[name] for name in resume.HISTORY}}
     files = {'config_checksum': checksum_of(identity(config)), 'log': mark}
-    result = {**labels, **result, **timing, **origin, **provenance(), **files}
-    check()
+    result = {**labels, **result, **timing, **history, **provenance(), **files}
+    check_lock()
     if writes:
       write_result(directory, result)
       evaluation.close()
   return result
 
 
-class Stop:
-  """Whether to stop: once told so, for good. Where several processes train together, the answer comes only once."""
+class StopOnce:
+  """Remembers that a run was asked to stop: if several processes train together, they are asked only once."""
 
   def __init__(self, ask: Callable[[], bool]):
-    self._ask, self._told = ask, False
+    self._ask, self._stopping = ask, False
 
   def __call__(self) -> bool:
-    """Asks, unless the answer is known."""
-    self._told = self._told or self._ask()
-    return self._told
+    """Whether to stop; asks unless the answer was True before."""
+    self._stopping = self._stopping or self._ask()
+    return self._stopping
 
 
 @contextlib.contextmanager
-def _told_if_moved(directory: Path, held: locks.Lock | None) -> Iterator[None]:
-  """If the directory of the run has been moved or deleted, raises locks.Moved rather than what came of it."""
+def _noticing_moves(directory: Path, held: locks.Lock | None) -> Iterator[None]:
+  """Raises locks.Moved instead of a file error if the run's directory has been moved or deleted."""
   try:
     yield
   except (SaveFailed, OSError, locks.Moved):
@@ -156,7 +156,7 @@ def _told_if_moved(directory: Path, held: locks.Lock | None) -> Iterator[None]:
 
 
 class _Training:
-  """The loop over steps. A step's metrics are read after the next one is dispatched: a GPU or TPU never waits."""
+  """The loop over steps. A step's metrics are read after the next step is dispatched: a GPU or TPU never waits."""
 
   def __init__(
     self,
@@ -177,14 +177,14 @@ class _Training:
     self.unlogged = about.get(UNLOGGED)
 
   def run(self, state: State) -> State:
-    """Takes the steps that are left, or those up to a divergence, and returns the last state; raises Stopped."""
+    """Takes the remaining steps, or those up to a divergence, and returns the last state; may raise Stopped."""
     run, first = self.config.run, int(state.step)
-    if has_diverged(self.config, int(state.nonfinite_in_a_row)):  # restored, and its result is not written yet
+    if has_diverged(self.config, int(state.nonfinite_in_a_row)):  # restored; only its result was missing
       return state
     if self.unlogged is not None:
       self.log_row(first, self.unlogged['row'], self.unlogged['train_seconds'], state)
-    own = own_rows(self.programs.mesh, run.batch_size)
-    batches = train_batches(self.data, run.batch_size, self.config.data.seed, first, run.steps - first, own)
+    rows = own_rows(self.programs.mesh, run.batch_size)
+    batches = train_batches(self.data, run.batch_size, self.config.data.seed, first, run.steps - first, rows)
     unread = None
     self.clock.start(first)
     for step, batch in enumerate(batches, first + 1):
@@ -206,7 +206,7 @@ class _Training:
     return state
 
   def record(self, step: int, metrics: dict[str, Any], train_seconds: float | None, state: State | None = None) -> bool:
-    """Logs what is due at this step, and with the state at hand evaluates and saves; False if the run has diverged."""
+    """Logs a step's metrics if due and, given its state, evaluates and saves if due; False if the run has diverged."""
     diverged = has_diverged(self.config, int(metrics['scalars'][NONFINITE_IN_A_ROW]))
     row = named_metrics(metrics) if is_logged(self.config, step) or diverged else {}
     if row:
@@ -218,10 +218,10 @@ class _Training:
     return not diverged
 
   def log_row(self, step: int, row: dict[str, Any], train_seconds: float | None, state: State | None) -> None:
-    """Logs a row, if there is any, with a point of the validation curve if one is due and the state is at hand.
+    """Logs a row unless it is empty, with a point of the validation curve if one is due and the state is given.
 
     Raises:
-      Stopped: if told to while that is measured; the state is saved, and with it the row, which the next start logs.
+      Stopped: if the validation was stopped; the state is saved with the row, which the next start will log.
     """
     if state is not None and self.config.run.is_evaluated(step):
       try:
@@ -233,28 +233,28 @@ class _Training:
       self.log.write(step, row, train_seconds)
 
   def save(self, state: State, also: About = MappingProxyType({})) -> Mark:
-    """Starts writing a checkpoint, the log before it: a checkpoint never tells of lines that are not on the disk.
+    """Starts writing a checkpoint, after syncing the log: a checkpoint never refers to lines that are not on disk.
 
     Returns:
-      The lines that belong to the state.
+      The mark of the log at this state.
     """
     mark = self.log.sync() if self.log else self.about['log']
     self.checkpoints.save(state, {**self.about, 'train_seconds': self.train_seconds(), 'log': mark, **also})
     return mark
 
   def train_seconds(self) -> float | None:
-    """What the run has spent in training steps, over all its starts; None if an earlier one kept no times."""
+    """Seconds spent in training steps, over all starts of the run; None if an earlier start recorded no times."""
     before = self.about['train_seconds']
     return None if before is None else before + self.clock.elapsed()
 
   def tokens_per_second(self) -> float | None:
-    """Tokens trained on a second of training, evaluation and compilation left out; None before the first pause."""
+    """Training tokens per second, without evaluation and compilation; None before the clock was first stopped."""
     per_step = self.config.run.batch_size * self.config.data.sequence_length
     return per_step * self.clock.steps / self.clock.seconds if self.clock.steps else None
 
 
 class _Clock:
-  """Adds up the time between start(step) and stop(step)."""
+  """Sums the time between start(step) and stop(step)."""
 
   def __init__(self):
     self.steps, self.seconds = 0, 0.0
@@ -267,5 +267,5 @@ class _Clock:
     self.steps, self.seconds, self._started = self.steps + step - self._step, self.elapsed(), None
 
   def elapsed(self) -> float:
-    """The seconds so far, those since an unfinished `start` too."""
+    """The seconds so far, including those since a `start` without a `stop`."""
     return self.seconds + (0.0 if self._started is None else time.perf_counter() - self._started)

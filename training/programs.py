@@ -1,4 +1,4 @@
-"""The compiled programs of a run: one compilation each, shared by runs that differ in their seeds alone."""
+"""The compiled programs of a run, each compiled once for all runs that differ only in their seeds."""
 
 import functools
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from training.mesh import by_row, by_rule, make_mesh, put_batch, replicated
 from training.state import State, init_state
 from training.step import make_evaluation_step, make_train_step
 
-EVALUATION_TOKENS = 2048  # positions in a batch of evaluation: large enough to be quick, small enough for the cache
+EVALUATION_TOKENS = 2048  # in an evaluation batch: large enough to be fast, small enough for the CPU's cache
 
 
 class Programs(NamedTuple):
-  """What runs on the devices, and where they are; see training/step.py. A batch has this process's rows of it."""
+  """The compiled functions of training/step.py, and the mesh they run on; they take this process's rows of a batch."""
 
   mesh: Mesh
   init: Callable[[np.uint32], State]
@@ -30,7 +30,7 @@ class Programs(NamedTuple):
 
 
 def programs_for(config: Config) -> Programs:
-  """The programs of a config, compiled if this process has not done so yet for other seeds.
+  """The programs of a config, compiled unless this process has compiled them already, for any seed.
 
   Raises:
     ConfigError: if the mesh does not match the devices, or the batch does not divide over them.
@@ -39,23 +39,23 @@ def programs_for(config: Config) -> Programs:
 
 
 def evaluation_size(config: Config, devices: int = 1) -> int:
-  """Sequences in a batch of evaluation, as many on each device."""
+  """Sequences in an evaluation batch, the same number on each device."""
   return devices * max(1, EVALUATION_TOKENS // (config.data.sequence_length * devices))
 
 
 def train_program(config: Config, mesh: Mesh):
   """The jitted training step on a mesh, and the shapes of its arguments."""
   state = _state_shapes(config)
-  where, rows, whole = by_rule(mesh, state), by_row(mesh), replicated(mesh)
-  step = make_train_step(config, _pinned(mesh))
-  jitted = jax.jit(step, in_shardings=(where, rows), out_shardings=(where, whole), donate_argnums=0)
+  state_sharding, rows, whole = by_rule(mesh, state), by_row(mesh), replicated(mesh)
+  step = make_train_step(config, _constrain(mesh))
+  jitted = jax.jit(step, in_shardings=(state_sharding, rows), out_shardings=(state_sharding, whole), donate_argnums=0)
   return jitted, state, _batch_shapes(config, config.run.batch_size)
 
 
 def evaluation_program(config: Config, mesh: Mesh):
   """The jitted evaluation step on a mesh, and the shapes of its arguments."""
   params = _state_shapes(config).params
-  step = make_evaluation_step(config, _pinned(mesh))
+  step = make_evaluation_step(config, _constrain(mesh))
   jitted = jax.jit(step, in_shardings=(by_rule(mesh, params), by_row(mesh)), out_shardings=replicated(mesh))
   return jitted, params, _batch_shapes(config, evaluation_size(config, mesh.size))
 
@@ -67,10 +67,10 @@ def _compile(config: Config) -> Programs:
   def init(init_seed):
     return init_state(config, init_seed)
 
-  where = by_rule(mesh, _state_shapes(config))
+  state_sharding = by_rule(mesh, _state_shapes(config))
   return Programs(
     mesh,
-    compile_with_cache(jax.jit(init, out_shardings=where), jax.ShapeDtypeStruct((), np.uint32)),
+    compile_with_cache(jax.jit(init, out_shardings=state_sharding), jax.ShapeDtypeStruct((), np.uint32)),
     on_own_rows(mesh, compile_with_cache(*train_program(config, mesh))),
     on_own_rows(mesh, compile_with_cache(*evaluation_program(config, mesh))),
   )
@@ -80,8 +80,8 @@ def _state_shapes(config: Config) -> State:
   return jax.eval_shape(functools.partial(init_state, config), jax.ShapeDtypeStruct((), np.uint32))
 
 
-def _pinned(mesh: Mesh) -> Constrain:
-  """Has the stream split by row and a layer gathered whole, where there is more than one device; see model.apply."""
+def _constrain(mesh: Mesh) -> Constrain:
+  """Shards the stream by row and gathers each layer's parameters, on more than one device; see model.apply."""
   if mesh.size == 1:
     return unconstrained
 
@@ -92,10 +92,10 @@ def _pinned(mesh: Mesh) -> Constrain:
 
 
 def on_own_rows(mesh: Mesh, program: Callable) -> Callable:
-  """A compiled program, given this process's rows of the batch that is its second argument.
+  """Wraps a compiled program so that it takes this process's rows of the batch, its second argument.
 
-  The devices of a CPU share its threads. Programs in flight there may each hold what another one's all-reduce waits
-  for, until XLA gives up after 40 s; so they are taken one by one.
+  The devices of a CPU share its threads: two programs in flight may each occupy the threads that the other's all-reduce
+  waits for, until XLA aborts after 40 s. So on a CPU the programs run one at a time.
   """
   if mesh.size == 1:
     return program

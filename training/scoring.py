@@ -1,4 +1,4 @@
-"""Scores held-out sequences batch by batch: shows how far it is, stops when told to, and resumes where it stopped."""
+"""Scores held-out sequences batch by batch: reports progress, stops on request, and resumes after the last batch."""
 
 import itertools
 import json
@@ -21,12 +21,12 @@ from training.mesh import own_rows
 from training.programs import Programs, evaluation_size
 
 FILE = 'evaluation.json'
-SAVE_SECONDS = 30.0  # between saves of what was scored, for a process that is killed without a warning
+SAVE_SECONDS = 30.0  # between saves of the sums, in case the process is killed without warning
 REPORT_SECONDS = 1.0  # between reports of progress
 
 
-class Stopped(Exception):  # noqa: N818 - nothing is wrong
-  """The run was told to stop, and has saved what it did; the next start resumes there."""
+class Stopped(Exception):  # noqa: N818 - not an error
+  """The run was asked to stop, and has saved its progress; the next start resumes from there."""
 
 
 class Sums(NamedTuple):
@@ -44,9 +44,10 @@ class Sums(NamedTuple):
 class Scoring:
   """One evaluation of one set of parameters, which may take several starts of a run.
 
-  The sums of each batch are kept in `evaluation.json` beside the run, once it is stopped and every half minute. They
-  are used again for the same parameters, data, program and code alone, so that a resumed evaluation gives the same
-  bits. Where several processes train a run together, the first one reads and writes the file, and tells the others.
+  The sums of each batch are stored in `evaluation.json` in the run's directory, when the evaluation is stopped and
+  every half minute. They are reused only for the same parameters, data, program and code, so that a resumed evaluation
+  gives the same bits. If several processes train a run together, the first one reads and writes the file, and sends
+  the others what it read.
   """
 
   def __init__(
@@ -55,43 +56,43 @@ class Scoring:
     programs: Programs,
     params: Any,
     directory: Path | None = None,
-    bound_to: dict[str, Any] | None = None,
+    depends_on: dict[str, Any] | None = None,
     report: Callable[[dict[str, Any]], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
   ):
-    """Scores with the evaluation step of `programs`.
+    """Reads the sums of an evaluation of these parameters that was stopped, if there are any.
 
     Args:
       config: of the run.
       programs: its compiled programs.
-      params: what is evaluated.
-      directory: of the run; None: nothing is kept.
-      bound_to: JSON of all, beside the parameters, that decides the sums.
-      report: is told of progress, as {'evaluating': name, 'done': tokens, 'of': tokens}.
-      stop: is asked after every batch.
+      params: to evaluate.
+      directory: of the run; None: no sums are stored.
+      depends_on: everything else that the sums depend on, as JSON.
+      report: receives progress, {'evaluating': name, 'done': tokens, 'of': tokens}.
+      stop: called after every batch; returns whether to stop.
     """
     self._config, self._programs, self._params = config, programs, params
     self._path = directory / FILE if directory else None
-    self._bound_to, self._report, self._stop = bound_to or {}, report, stop
+    self._depends_on, self._report, self._stop = depends_on or {}, report, stop
     self._writes = jax.process_index() == 0
-    self._kept = self._read()
+    self._sums = self._read()
     self._reported = self._saved = time.monotonic()
 
   def mean_loss(self, name: str, source: Dataset, sequences: int | None = None) -> float:
-    """The mean loss over a source, or over `sequences` of it, evenly spread; NaN if that of any batch is not finite.
+    """The mean loss over a dataset, or over `sequences` of it, evenly spread; NaN if any batch's is not finite.
 
     Args:
-      name: of this part of the evaluation, unique in it.
+      name: of this part of the evaluation, unique within it.
       source: what to score.
       sequences: how many of its sequences; None: all.
 
     Raises:
-      Stopped: if told to.
+      Stopped: if `stop` returned True; the sums are saved.
     """
     size = evaluation_size(self._config, self._programs.mesh.size)
     count = len(source) if sequences is None else min(len(source), sequences)
     batches, per_batch = -(-count // size), size * self._config.data.sequence_length
-    sums = self._kept.setdefault(f'{name}: {count} sequences', Sums([], []))
+    sums = self._sums.setdefault(f'{name}: {count} sequences', Sums([], []))
     done = len(sums.nats)
     rows = own_rows(self._programs.mesh, size)
     dispatched = (
@@ -100,23 +101,23 @@ class Scoring:
     )
     for number, (nats, scored) in enumerate(_one_ahead(dispatched), done + 1):
       if not math.isfinite(nats):
-        return math.nan  # whatever the others are
+        return math.nan  # so is the mean, whatever the other batches are
       sums.nats.append(float(nats))
       sums.scored.append(float(scored))
-      self._tell(name, number * per_batch, batches * per_batch)
+      self._on_progress(name, number * per_batch, batches * per_batch)
       if self._stop():
         self._save()
         raise Stopped
     if 0 < done < batches:
-      self._save()  # the next start, which may stop in another part, finds this one finished
+      self._save()  # so that this part is finished at the next start, even if that stops in another part
     return sums.mean
 
   def close(self) -> None:
-    """Deletes what was kept, once the result is written down."""
+    """Deletes the stored sums, after the result is written."""
     if self._path and self._writes:
       self._path.unlink(missing_ok=True)
 
-  def _tell(self, name: str, done: int, of: int) -> None:
+  def _on_progress(self, name: str, done: int, of: int) -> None:
     now = time.monotonic()
     if now - self._reported >= REPORT_SECONDS:
       self._reported = now
@@ -127,24 +128,24 @@ class Scoring:
 
   def _key(self) -> str:
     checksums = {name: int(value) for name, value in jax.device_get(array_checksums(self._params)).items()}
-    return checksum_of({**self._bound_to, 'parameters': checksums})
+    return checksum_of({**self._depends_on, 'parameters': checksums})
 
   def _save(self) -> None:
     if self._path is None:
       return
     if self._writes and not self._path.parent.is_dir():
-      return  # the run was moved away, and its directory is not created again
-    key = self._key()  # by all processes, since the parameters may be spread over them
+      return  # the run was moved; its directory must not be created again
+    key = self._key()  # computed by all processes, since the parameters may be distributed over them
     if self._writes:
-      write_sealed(self._path, {'key': key, 'sums': {name: sums._asdict() for name, sums in self._kept.items()}})
+      write_sealed(self._path, {'key': key, 'sums': {name: sums._asdict() for name, sums in self._sums.items()}})
 
   def _read(self) -> dict[str, Sums]:
-    """What was scored of these parameters before; empty where nothing was, or the file is of others, or damaged."""
+    """The stored sums; empty if there are none, or the file is damaged or of other parameters."""
     several = jax.process_count() > 1
-    there = self._path is not None and self._path.exists()
+    exists = self._path is not None and self._path.exists()
     if several:
-      there = bool(multihost_utils.broadcast_one_to_all(np.int32(there)))
-    if self._path is None or not there:
+      exists = bool(multihost_utils.broadcast_one_to_all(np.int32(exists)))
+    if self._path is None or not exists:
       return {}
     found = _parse(self._path, self._key())
     return _from_first(found) if several else found
@@ -155,11 +156,11 @@ def _parse(path: Path, key: str) -> dict[str, Sums]:
     stored = read_json(path, sealed=lambda content: True) or {}
     return {name: Sums(**sums) for name, sums in stored['sums'].items()} if stored['key'] == key else {}
   except (Damaged, ConfigError, KeyError, TypeError):
-    return {}  # nothing is lost but time: it is scored again
+    return {}  # only time is lost: the batches are scored again
 
 
 def _from_first(sums: dict[str, Sums]) -> dict[str, Sums]:
-  """What the first process has read; each number is a float32, which the runtime passes on as it is."""
+  """The sums that the first process has read, sent to the others as JSON text."""
   text = np.frombuffer(json.dumps({name: one._asdict() for name, one in sums.items()}).encode(), np.uint8)
   length = int(multihost_utils.broadcast_one_to_all(np.int32(text.size)))
   text = multihost_utils.broadcast_one_to_all(np.resize(text, length))
@@ -167,7 +168,7 @@ def _from_first(sums: dict[str, Sums]) -> dict[str, Sums]:
 
 
 def _one_ahead(results: Iterable[Any]) -> Iterable[Any]:
-  """Each result, read after the next one is dispatched: a GPU or TPU never waits for Python."""
+  """Yields each result after the next one is dispatched: a GPU or TPU never waits for Python."""
   before = None
   for result in itertools.chain(results, [None]):
     if before is not None:

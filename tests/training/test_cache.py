@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path, monkeypat
   assert jax.config.jax_compilation_cache_dir == before
   assert not cache.try_write(tmp_path / 'file' / 'tokens' / 'a.bin', b'x')
   assert logged == [
-    f'cannot write to the cache folder {tmp_path}/file/compiled: compiling anew',
+    f'cannot write to the cache folder {tmp_path}/file/compiled: compiling again',
     f'cannot write to the cache folder {tmp_path}/file/tokens (Not a directory): working in memory',
   ]
 
@@ -64,7 +64,7 @@ def test_a_folder_without_permission_is_told_in_one_line(tmp_path, monkeypatch, 
   before = jax.config.jax_compilation_cache_dir
   cache.enable_compilation_cache()
   assert jax.config.jax_compilation_cache_dir == before
-  assert logged == [f'cannot write to the cache folder {tmp_path}/compiled: compiling anew']
+  assert logged == [f'cannot write to the cache folder {tmp_path}/compiled: compiling again']
 
 
 class Warns:

@@ -85,7 +85,7 @@ def test_one_that_is_evaluated_again_by_other_code_says_so(finished, tmp_path, m
 
 def test_a_run_begun_by_a_version_that_kept_no_code_says_that_it_is_not_known():
   assert resume._code_changes(12, {}) == [{'step': 12, 'digest': DIGEST, 'before': None}]
-  assert 'up to step 12 by a version that did not record its code' in resume._by_other_code(12, None, 40)
+  assert 'up to step 12 by a version that did not record its code' in resume._code_note(12, None, 40)
 
 
 def test_a_resume_under_other_settings_is_kept_in_the_result(finished, tmp_path, monkeypatch):

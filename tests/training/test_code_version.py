@@ -121,7 +121,7 @@ def test_runs_of_other_code_are_told_in_a_line():
   line = other_code_note([mine, *others, old], here)
   assert line == (
     '2 of 4 runs were made by other code than this checkout (by digest 22222222, digest 33333333; this is digest '
-    '11111111): their numbers are those of that code; another --workdir trains them anew'
+    '11111111): their numbers are those of that code; another --workdir trains them again'
   )
   assert other_code_note([mine]) is not None  # of this checkout
   assert describe_code(ONE) == 'revision 842844f+changes, digest 11111111'

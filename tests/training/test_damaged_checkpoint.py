@@ -71,7 +71,7 @@ def test_where_none_is_whole_nothing_is_thrown_away(tmp_path):
   assert str(error.value) == (
     f'checkpoint 6 is damaged: {folder}/6/state/_METADATA has changed; checkpoint 3 is damaged: '
     f'{folder}/3/manifest.json has changed: none is whole; restore what has changed, or move '
-    f'{tmp_path} away to train this run anew'
+    f'{tmp_path} away to train this run again'
   )
   assert steps_in(folder) == [6, 3]
 

@@ -72,7 +72,7 @@ def test_it_is_made_again_without_training_and_a_note_says_so(what, finished, tm
   told = [report['note'] for report in notes if 'note' in report]
   assert not [report for report in notes if 'step' in report]  # it has not trained
   assert len(told) == (what != 'its config is gone')
-  assert all('json' in note and note.endswith(': resumes from the last checkpoint that is whole') for note in told)
+  assert all('json' in note and note.endswith(': resumes from the last intact checkpoint') for note in told)
 
 
 @pytest.mark.parametrize('line', [3, -1])

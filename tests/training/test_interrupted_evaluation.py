@@ -148,7 +148,7 @@ def test_progress_is_shown_in_tokens(tmp_path, monkeypatch):
 
 def test_several_processes_ask_equally_often_and_are_told_once():
   answers = iter([False, True, False, False])
-  stop = loop.Stop(lambda: next(answers))
+  stop = loop.StopOnce(lambda: next(answers))
   assert [stop() for _ in range(5)] == [False, True, True, True, True]
 
 

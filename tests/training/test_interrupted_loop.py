@@ -243,7 +243,7 @@ def test_elsewhere_it_goes_on_with_a_note(finished, tmp_path):
   reports: list[dict] = []
   train(tmp_path, report=reports.append)
   (note,) = (report['note'] for report in reports if 'note' in report)
-  assert 'its numbers may differ (layout: 8 tpu device(s), 96 core(s) then' in note
+  assert 'its numbers may differ (layout: 8 tpu device(s), 96 core(s), is' in note
   assert_same_run(tmp_path, finished[0])
 
 

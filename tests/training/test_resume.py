@@ -161,7 +161,7 @@ def test_more_steps_before_the_schedule_depends_on_them_are_nothing_special(tmp_
 
 def test_a_run_that_was_extended_before_is_never_called_a_run_like_any_other():
   """In its decay, and once more in the stable phase of the longer schedule."""
-  text = resume._extended(WSD, made_run.state_at(36, WSD), 60, extended_at=[30])
+  text = resume._extension_note(WSD, made_run.state_at(36, WSD), 60, extended_at=[30])
   assert text.endswith('has the same learning rates as that of 60, but the run was extended before, at step 30')
 
 
@@ -196,7 +196,7 @@ def test_another_model_is_no_start(run, tmp_path):
     with pytest.raises(ConfigError) as error:
       refuse()
     assert str(error.value) == (
-      f'--init_from={run}: its model is another one (model.d_model is 8 there, 16 here; '
+      f'--init_from={run}: its model differs (model.d_model is 8 there, 16 here; '
       "model.norm_placement is 'pre' there, 'post' here)"
     )
 
@@ -210,7 +210,7 @@ def test_a_start_whose_checkpoints_are_another_runs_is_refused(run, tmp_path):
 
 
 def test_a_start_that_is_not_there_or_damaged_is_named(run, tmp_path):
-  with pytest.raises(ConfigError, match=r'nowhere: there is no run \(no config\.json\)'):
+  with pytest.raises(ConfigError, match=r'nowhere: not a run \(no config\.json\)'):
     check_source(from_run(tmp_path / 'nowhere'))
   (run / 'checkpoints' / '36' / 'state' / '_METADATA').unlink()
   with pytest.raises(ConfigError, match='_METADATA: No such file'):

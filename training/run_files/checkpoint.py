@@ -184,7 +184,7 @@ def newest_intact(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, li
   if notes:
     raise ConfigError(
       f'{"; ".join(notes)}: none is whole; restore what has changed, or move '
-      f'{directory.parent} away to train this run anew'
+      f'{directory.parent} away to train this run again'
     )
   return None
 

@@ -20,7 +20,7 @@ from training.run_files.stored_run import LOG_REMEDY
 from training.run_files.times import TimesLog
 
 Mark = Mapping[str, Any]  # the first lines of a log: {'bytes', 'sha256'}
-NOTHING: Mark = {'bytes': 0, 'sha256': hashlib.sha256().hexdigest()}
+EMPTY: Mark = {'bytes': 0, 'sha256': hashlib.sha256().hexdigest()}
 
 
 class MetricsLog:
@@ -35,7 +35,7 @@ class MetricsLog:
     note: says so if what was cut off had been damaged; else None.
   """
 
-  def __init__(self, directory: Path, mark: Mark = NOTHING):
+  def __init__(self, directory: Path, mark: Mark = EMPTY):
     """Opens metrics.jsonl in a run's directory; raises Damaged if it does not begin as it did at the mark."""
     path = directory / 'metrics.jsonl'
     check_mark(path, mark)

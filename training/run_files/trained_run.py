@@ -87,7 +87,7 @@ def checkpointed_state(config: Config, directory: Path, step: int) -> State:
   """
   like = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
   try:
-    return checkpoint.load(directory / 'checkpoints' / str(step), like, check_config(directory, config))[0]
+    return checkpoint.load(directory / 'checkpoints' / str(step), like, config_check(directory, config))[0]
   except Exception as error:  # orbax may raise anything where files are deleted while it reads them
     there, keep = checkpoint_steps(directory), config.run.keep_checkpoints
     if step not in there or sum(newer > step for newer in there) >= keep:
@@ -100,7 +100,7 @@ def checkpointed_state(config: Config, directory: Path, step: int) -> State:
     raise
 
 
-def check_config(directory: Path, config: Config) -> Callable[[checkpoint.About], None]:
+def config_check(directory: Path, config: Config) -> Callable[[checkpoint.About], None]:
   """Raises ConfigError where what a checkpoint in the directory says of itself is not `config`, but for the steps."""
 
   def check(about: checkpoint.About) -> None:

@@ -9,12 +9,12 @@ from event_files import read_events
 
 from training.config import ConfigError
 from training.digests import Damaged
-from training.run_files.metrics_log import NOTHING, MetricsLog, check_mark, read_metrics
+from training.run_files.metrics_log import EMPTY, MetricsLog, check_mark, read_metrics
 
 ROWS = {step: {'train/loss': 5 / step, 'grad_norm/global': 2.0**-step} for step in (1, 5, 10, 15)}
 
 
-def write(directory: Path, rows: dict, mark=NOTHING) -> dict[int, dict]:
+def write(directory: Path, rows: dict, mark=EMPTY) -> dict[int, dict]:
   """Writes the rows from a mark on; the marks after each, by step, and at 0 the first."""
   with MetricsLog(directory, mark) as log:
     marks = {0: log.sync()}

@@ -8,7 +8,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from lab.analysis.results import load_metrics
-from training.run_files.metrics_log import NOTHING, MetricsLog
+from training.run_files.metrics_log import EMPTY, MetricsLog
 from training.run_files.times import NAME, Time, read_times
 
 
@@ -34,7 +34,7 @@ def clock(monkeypatch):
   return now
 
 
-def write(directory: Path, steps: list[int], clock, mark=NOTHING):
+def write(directory: Path, steps: list[int], clock, mark=EMPTY):
   with MetricsLog(directory, mark) as log:
     for step in steps:
       clock[0] += 1.5
