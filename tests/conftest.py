@@ -1,4 +1,4 @@
-"""What tests share: a cache folder of their own, and a place where a command is given."""
+"""Fixtures of all tests: a private cache, the current folder of a command, and one format of figures."""
 
 import gzip
 import json
@@ -11,21 +11,21 @@ import pytest
 
 
 def pytest_make_parametrize_id(config, val, argname):
-  """Bytes have the name of their argument: gzip and zip write the time into them, and every worker its own."""
+  """Names bytes by their argument: gzip and zip contain the time, so their content would differ between workers."""
   return argname if isinstance(val, bytes) else None
 
 
 @pytest.fixture(scope='session', autouse=True)
 def private_cache(tmp_path_factory):
-  """Keeps the user's cache out of the tests, and the tests out of the user's cache."""
+  """Isolates the tests from the cache of the user who runs them."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv('BLOCKLAB_CACHE', str(tmp_path_factory.mktemp('cache')))
     yield
 
 
 @pytest.fixture
-def place(monkeypatch):
-  """Where the command is given: a folder that is anybody's, with what a person might have lying about."""
+def user_folder(monkeypatch):
+  """The current folder of a command, writable by all, with files that a user might pass to it by mistake."""
   folder = Path(tempfile.mkdtemp())
   folder.chmod(0o777)
   monkeypatch.chdir(folder)
@@ -46,7 +46,7 @@ def place(monkeypatch):
 
 @pytest.fixture
 def unprivileged():
-  """Whoever runs the tests: for root nothing is forbidden."""
+  """Drops the privileges of root, whom file permissions do not restrict."""
   if os.geteuid() == 0:
     os.setresuid(65534, 65534, 0)
     yield
@@ -56,8 +56,8 @@ def unprivileged():
 
 
 @pytest.fixture
-def one_format(monkeypatch):
-  """Figures are saved as SVG alone, where a test is not about them."""
+def svg_only(monkeypatch):
+  """Saves figures only as SVG, for tests that are not about figures."""
   from lab.figures import figure_style  # matplotlib takes a second to import
 
   monkeypatch.setattr(figure_style, 'FORMATS', {'svg': figure_style.FORMATS['svg']})

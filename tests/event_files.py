@@ -1,4 +1,4 @@
-"""Reads TensorBoard's event files, without TensorFlow."""
+"""Reads TensorBoard event files without TensorFlow."""
 
 import struct
 from pathlib import Path
@@ -7,15 +7,15 @@ from tensorboardX.proto.event_pb2 import Event
 
 
 def read_events(folder: Path) -> list[tuple[int, str, float]]:
-  """All (step, name, value) in the event files: records of a length, its checksum, the event and its checksum."""
-  found = []
+  """Returns (step, name, value) of all events. A record is its length, a checksum, the event, and a checksum."""
+  values = []
   for path in sorted(folder.iterdir()):
     assert path.name.startswith('events.out.tfevents.')
-    content, place = path.read_bytes(), 0
-    while place < len(content):
-      (length,) = struct.unpack_from('<Q', content, place)
-      event = Event.FromString(content[place + 12 : place + 12 + length])
-      found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
-      place += 12 + length + 4
-    assert place == len(content)
-  return found
+    content, offset = path.read_bytes(), 0
+    while offset < len(content):
+      (length,) = struct.unpack_from('<Q', content, offset)
+      event = Event.FromString(content[offset + 12 : offset + 12 + length])
+      values += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+      offset += 12 + length + 4
+    assert offset == len(content)
+  return values

@@ -1,4 +1,4 @@
-"""Measured gradients that no model gave: random numbers of the right shapes."""
+"""Fake measured gradients: random numbers of the right shapes, without a model."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ BATCHES = 3
 def measured(
   layers: int, name: str = 'post', last=None, step: int = 0, directory: Path | None = None, seed: int = 0
 ) -> Measured:
-  """A model of this many layers, whose last feed-forward kernel has the gradients `last`, one a batch."""
+  """Measurements of a model with this many layers; `last` is the gradient of the last down kernel in each batch."""
   rng = np.random.default_rng(seed)
 
   def draw(*shape: int) -> np.ndarray:

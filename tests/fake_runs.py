@@ -1,4 +1,4 @@
-"""Writes experiment directories as training would leave them, with made-up numbers."""
+"""Writes the directories of fake experiments, with the files of training and invented numbers."""
 
 import json
 import math
@@ -38,30 +38,30 @@ def write_experiment(
   yardsticks: dict[str, float] | None = None,
   **options,
 ) -> Path:
-  """Writes the runs of the variants in `levels`, by seed, around the level of each.
+  """Writes the runs of the variants in `levels`, for each seed, with final losses around the level of the variant.
 
   Args:
     directory: <workdir>/<experiment>.
-    experiment: gives changes and seeds.
+    experiment: its variants and seeds.
     levels: final loss by variant, in bits per byte (in nats for a synthetic task).
-    statuses: by (variant, seed), where not `completed`.
-    finals: exact final losses by (variant, seed), where not drawn around the level.
-    changes: over the default config of every run.
+    statuses: by (variant, seed), if not `completed`.
+    finals: exact final losses by (variant, seed), instead of random ones around the level.
+    changes: to the default config, in every run.
     yardsticks: bits per byte in yardsticks.json.
     **options: passed to write_run.
   """
   directory.mkdir(parents=True, exist_ok=True)
-  kept = {
+  content = {
     'data_checksum': CHECKSUM,
     'part': 0,
     'split': 'validation',
     'bits_per_byte': YARDSTICKS if yardsticks is None else yardsticks,
   }
-  write_sealed(directory / 'yardsticks.json', kept)
+  write_sealed(directory / 'yardsticks.json', content)
   for variant, level in (LEVELS if levels is None else levels).items():
     for seed in experiment.seeds:
       rng = np.random.default_rng([seed, *variant.encode()])
-      shared = np.random.default_rng(seed).normal(0, 0.02)  # what a pair has in common
+      shared = np.random.default_rng(seed).normal(0, 0.02)  # the same for all variants of a seed
       final = level + shared + rng.normal(0, 0.012) if level < 4.4 else level + rng.normal(0, 0.001)
       default = 'completed' if level < 4.4 else 'failed_to_learn'
       status = (statuses or {}).get((variant, seed), default)
@@ -89,7 +89,7 @@ def write_run(
 ):
   """Writes config.json, metrics.jsonl and result.json of one run; a diverged run stops at 40% of its steps.
 
-  `test` is the final loss on the test split, where it is not that of the validation split.
+  `test` is the final loss on the test split, if it differs from that on the validation split.
   """
   directory.mkdir(parents=True, exist_ok=True)
   (directory / 'config.json').write_text(json.dumps(config.to_flat()))
@@ -113,7 +113,7 @@ def write_run(
     lines[-1]['train/loss'] = None
   (directory / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
   if status == 'diverged':
-    final = loss  # the last healthy value
+    final = loss  # the last finite value
   nats = final if config.data.synthetic else final * math.log(2)
   tokens = steps * config.run.batch_size * config.data.sequence_length
   bits = None if config.data.synthetic else final
@@ -141,7 +141,7 @@ def _curve(step, config, final, rng):
 
 
 def _stream(config, step, rng):
-  """Total stream gradients: flat under pre-norm, falling towards the input under post-norm, gone without residual."""
+  """Total stream gradients: flat for pre-norm, decreasing towards the input for post-norm, tiny without residual."""
   decay = {'post': 0.93, 'pre': 0.99}.get(config.model.norm_placement, 0.97)
   if config.model.attention_residual == 0:
     decay = 0.6

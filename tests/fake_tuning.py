@@ -1,4 +1,4 @@
-"""A training that takes no time: each run ends as its variant, learning rate and seed say."""
+"""A fake of training: the result of each run is a function of its variant, learning rate and seed."""
 
 import math
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ TEST_MINUS_VALIDATION = 0.1
 
 
 def loss(variant: str, rate: float, seed: int) -> float:
-  """Final validation loss in bits per byte: a parabola in the logarithm of the rate, and what the seed has in it."""
+  """Returns the validation loss in bits per byte: a parabola in the logarithm of the rate, plus a term of the seed."""
   if variant == 'no_residual':
     return 6.01 - rate  # the unigram entropy of fake_runs is 6.0
   return FLOORS[variant] + 0.03 * math.log2(rate / BEST[variant]) ** 2 + 1e-4 * (seed % 7)
 
 
 def status(variant: str, rate: float, seed: int) -> str:
-  """How a run ends: post_norm diverges at the highest rates, for one seed of the two, and no_residual never learns."""
+  """Returns a run's status: post_norm diverges with one seed at each of the highest rates; no_residual never learns."""
   if variant == 'no_residual':
     return 'failed_to_learn'
   return 'diverged' if variant == 'post_norm' and (rate, seed) in ((8e-3, 101), (1.6e-2, 100)) else 'completed'
 
 
 class Trainer:
-  """Stands in for `train_runs`; remembers what it trained."""
+  """Replaces `train_runs`; records the labels of the runs that it trained."""
 
   def __init__(self):
     self.trained: list[str] = []

@@ -1,4 +1,4 @@
-"""`train.py` in this process."""
+"""Runs `train.py` in the process of the test."""
 
 from absl.testing import flagsaver
 
@@ -7,7 +7,7 @@ from lab.cli.command_line import parse_flags
 
 
 def run_main(*arguments: str) -> int:
-  """What the command would exit with."""
+  """Runs the command and returns its exit code."""
   with flagsaver.flagsaver():
     try:
       argv = parse_flags('train.py', ['train.py', *arguments])

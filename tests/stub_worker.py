@@ -1,7 +1,7 @@
-"""A worker that trains nothing: it follows the protocol of lab/launch/worker.py; the variant's name decides its end."""
+"""Follows the protocol of lab/launch/worker.py without training; the variant's name determines how the worker ends."""
 
 STUB = """
-print('welcome to this machine', end='')  # as a site's sitecustomize may
+print('welcome to this machine', end='')  # as sitecustomize may
 import functools, json, os, pathlib, signal, sys, threading, time
 descriptor = next(argument for argument in sys.argv if argument.startswith('--events=')).partition('=')[2]
 print = functools.partial(print, file=open(int(descriptor), 'w'))
@@ -41,7 +41,7 @@ for line in sys.stdin:
         os.kill(os.getppid(), signal.SIGINT)
     print(json.dumps({'stopped': True}), flush=True)
   else:
-    if what.startswith('device'):  # as long as others are at it
+    if what.startswith('device'):  # waits until all four run at the same time
       (directory / 'here').touch()
       while len(list(directory.parent.parent.glob('device*/seed_0/here'))) < 4:
         time.sleep(0.01)

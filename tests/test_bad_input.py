@@ -1,10 +1,10 @@
-"""Bad input: one line that names the thing and the remedy, exit code 2, and nothing written or changed."""
+"""Invalid input: one line with the cause and the remedy, exit code 2, and no file written or changed."""
 
 import sys
 
 import pytest
-import submitit  # noqa: F401 - before pytest captures: it closes the handlers of logging, and their streams with them
-from refusals import refused
+import submitit  # noqa: F401 - before pytest captures output: it closes the logging handlers and their streams
+from refusal import assert_refused
 
 
 def processes(coordinator: str, count: int, index: int) -> list[str]:
@@ -151,28 +151,28 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--name=x', *processes('localhost:1', 2, 1)], '--coordinator=localhost:1 could not be reached within 0.1 s'),
   ],
 )
-def test_a_mistake_is_told_in_one_line_and_nothing_is_written(arguments, message, place, capfd, monkeypatch):
+def test_invalid_input_is_one_line_and_writes_nothing(arguments, message, user_folder, capfd, monkeypatch):
   monkeypatch.setattr('lab.launch.distributed.JOIN_TIMEOUT', 0.1)
-  refused(arguments, message, place, capfd)
+  assert_refused(arguments, message, user_folder, capfd)
 
 
 @pytest.mark.parametrize('more', [[], ['--tune'], ['--name=x']])
-def test_where_there_is_no_slurm_it_is_said(more, place, capfd, monkeypatch):
-  monkeypatch.setenv('PATH', str(place))
-  refused(
+def test_without_slurm_the_slurm_launcher_is_refused(more, user_folder, capfd, monkeypatch):
+  monkeypatch.setenv('PATH', str(user_folder))
+  assert_refused(
     ['--launcher=slurm', *more],
     '--launcher=slurm: sbatch was not found; run this on a machine with Slurm',
-    place,
+    user_folder,
     capfd,
   )
   monkeypatch.setitem(sys.modules, 'submitit', None)
-  for what in ([], ['--dry_run']):
+  for flags in ([], ['--dry_run']):
     message = '--launcher=slurm needs submitit: pip install -r requirements-slurm.txt'
-    refused(['--launcher=slurm', *what, *more], message, place, capfd)
+    assert_refused(['--launcher=slurm', *flags, *more], message, user_folder, capfd)
 
 
-def test_what_makes_devices_is_named_where_a_run_does_not_divide_over_them(place, capfd, monkeypatch):
+def test_the_variable_that_sets_the_number_of_devices_is_reported(user_folder, capfd, monkeypatch):
   monkeypatch.delenv('XLA_FLAGS', raising=False)
   monkeypatch.setenv('JAX_NUM_CPU_DEVICES', '3')
   message = 'make it a multiple of 3; JAX_NUM_CPU_DEVICES=3 sets this number of devices'
-  refused(['--name=x', '--config.data.task=copy'], message, place, capfd)
+  assert_refused(['--name=x', '--config.data.task=copy'], message, user_folder, capfd)

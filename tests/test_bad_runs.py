@@ -1,4 +1,4 @@
-"""Runs that cannot go on, and files that may not be read: one line, exit code 2, and all is left as it is."""
+"""Runs that cannot resume, and unreadable files: one line, exit code 2, and no file written or changed."""
 
 import json
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import made_run
 import pytest
-import submitit  # noqa: F401 - before pytest captures: it closes the handlers of logging, and their streams with them
+import submitit  # noqa: F401 - before pytest captures output: it closes the logging handlers and their streams
 from absl.testing import flagsaver
 from in_process import run_main
-from refusals import refused
+from refusal import assert_refused
 
-import lab.commands.run_experiment  # noqa: F401 - before the privileges to read it are dropped
+import lab.commands.run_experiment  # noqa: F401 - before the test drops the privileges to read it
 import train
 from configs.flags import load_config
 from lab.cli.command_line import parse_flags
@@ -33,7 +33,7 @@ RUN = [
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory) -> Path:
-  """What the command RUN leaves when it is killed after step 36."""
+  """The run of the command RUN, as if killed after step 36."""
   with flagsaver.flagsaver():
     parse_flags('train.py', ['train.py', *RUN])
     experiment, changes = resolve(train.request())
@@ -46,33 +46,34 @@ def change(path: Path, **fields) -> None:
   path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-def in_its_place(path: Path, folder: bool) -> None:
+def replace(path: Path, folder: bool) -> None:
+  """Replaces a file or folder by an empty one."""
   shutil.rmtree(path) if path.is_dir() else path.unlink()
   path.mkdir() if folder else path.touch()
 
 
 def spoil_config(run: Path, content: bytes | None) -> None:
-  """Where no checkpoint says what the run is, either."""
+  """Also deletes the checkpoints, which contain the config."""
   shutil.rmtree(run / 'checkpoints')
   (run / 'config.json').unlink() if content is None else (run / 'config.json').write_bytes(content)
 
 
-def as_another_version(run: Path, **fields) -> None:
-  """A run of another config: its checkpoints say so, too."""
+def change_config(run: Path, **fields) -> None:
+  """Changes the config of a run, also in its checkpoints."""
   change(run / 'config.json', **fields)
   for path in run.glob('checkpoints/*/manifest.json'):
     manifest = read_json(path) or {}
     write_sealed(path, {**manifest, 'about': {**manifest['about'], 'run': {**manifest['about']['run'], **fields}}})
 
 
-def begun_on(run: Path, data_checksum: str) -> None:
+def change_data_checksum(run: Path, data_checksum: str) -> None:
   write_sealed(
     run / 'environment.json', {**(read_json(run / 'environment.json') or {}), 'data_checksum': data_checksum}
   )
 
 
-def with_other_checkpoints(run: Path) -> None:
-  """The run's own config says another depth than its checkpoints."""
+def change_depth(run: Path) -> None:
+  """Changes the config to another depth than that of the checkpoints."""
   change(run / 'config.json', **{'model.num_layers': 2})
 
 
@@ -83,15 +84,15 @@ def with_other_checkpoints(run: Path) -> None:
     (lambda run: spoil_config(run, b'{"model'), [], 'config.json is damaged'),
     (lambda run: spoil_config(run, b'[]'), [], 'config.json is damaged (not a JSON object), and no checkpoint says'),
     (lambda run: spoil_config(run, b'\xff'), [], 'config.json is damaged'),
-    (lambda run: in_its_place(run / 'config.json', True), [], 'config.json cannot be read: Is a directory'),
-    (lambda run: as_another_version(run, **{'model.d_ff': 7}), [], 'model.d_ff is 7 there, 0 here'),
-    (lambda run: as_another_version(run, **{'model.new': 7}), [], 'model.new is 7 there, None here'),
-    (lambda run: begun_on(run, 'x'), [], 'was trained on other text'),
+    (lambda run: replace(run / 'config.json', True), [], 'config.json cannot be read: Is a directory'),
+    (lambda run: change_config(run, **{'model.d_ff': 7}), [], 'model.d_ff is 7 there, 0 here'),
+    (lambda run: change_config(run, **{'model.new': 7}), [], 'model.new is 7 there, None here'),
+    (lambda run: change_data_checksum(run, 'x'), [], 'was trained on other text'),
     (lambda run: (run / 'metrics.jsonl').unlink(), [], 'none is whole; restore'),
     (lambda run: (run / 'metrics.jsonl').write_text('x' * 999), [], 'metrics.jsonl has changed in its first'),
-    (lambda run: in_its_place(run / 'metrics.jsonl', True), [], 'metrics.jsonl is a folder, and a file is needed'),
-    (lambda run: in_its_place(run / 'checkpoints', False), [], 'checkpoints is a file, and a folder is needed'),
-    (lambda run: in_its_place(run / 'tensorboard', False), [], 'tensorboard is a file, and a folder is needed'),
+    (lambda run: replace(run / 'metrics.jsonl', True), [], 'metrics.jsonl is a folder, and a file is needed'),
+    (lambda run: replace(run / 'checkpoints', False), [], 'checkpoints is a file, and a folder is needed'),
+    (lambda run: replace(run / 'tensorboard', False), [], 'tensorboard is a file, and a folder is needed'),
     (
       lambda run: [p.unlink() for p in run.glob('checkpoints/*/manifest.json')],
       [],
@@ -108,7 +109,7 @@ def with_other_checkpoints(run: Path) -> None:
     (lambda run: None, ['--config.run.steps=39'], 'a run of 40 steps, more than the 39 asked for'),
     (lambda run: None, ['--config.run.steps=39', '--extend'], 'a run of 40 steps, more than the 39 asked for'),
     (
-      with_other_checkpoints,
+      change_depth,
       ['--config.model.num_layers=2'],
       'holds a checkpoint of another run (model.num_layers is 1',
     ),
@@ -124,20 +125,21 @@ def with_other_checkpoints(run: Path) -> None:
     ),
   ],
 )
-def test_a_run_that_cannot_go_on_is_left_as_it_is(spoil, more, message, run, place, capfd):
-  directory = place / 'runs' / 'custom' / 'mine' / 'seed_0'
+def test_a_run_that_cannot_resume_is_left_unchanged(spoil, more, message, run, user_folder, capfd):
+  directory = user_folder / 'runs' / 'custom' / 'mine' / 'seed_0'
   shutil.copytree(run, directory)
   spoil(directory)
-  named = [flag for flag in RUN if flag.partition('=')[0] not in {more_flag.partition('=')[0] for more_flag in more}]
-  refused([*named, *more], message, place, capfd)
+  replaced = {flag.partition('=')[0] for flag in more}
+  flags = [flag for flag in RUN if flag.partition('=')[0] not in replaced]
+  assert_refused([*flags, *more], message, user_folder, capfd)
 
 
-def test_a_run_that_is_being_trained_is_left_alone(run, place, capfd, monkeypatch):
+def test_a_run_that_is_being_trained_is_refused(run, user_folder, capfd, monkeypatch):
   monkeypatch.setattr(locks, 'RELEASE_WITHIN', 0.0)
-  directory = place / 'runs' / 'custom' / 'mine' / 'seed_0'
+  directory = user_folder / 'runs' / 'custom' / 'mine' / 'seed_0'
   shutil.copytree(run, directory)
   with locks.locked(directory / 'lock'):
-    refused(RUN, f'is being trained by process {os.getpid()} on', place, capfd)
+    assert_refused(RUN, f'is being trained by process {os.getpid()} on', user_folder, capfd)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +153,15 @@ def test_a_run_that_is_being_trained_is_left_alone(run, place, capfd, monkeypatc
     ('runs/custom/mine/seed_0/config.json', 0, RUN, 'config.json cannot be read: Permission denied'),
   ],
 )
-def test_what_may_not_be_read_or_written_is_named(name, mode, arguments, message, place, capfd, request):
-  path = place / name
+def test_an_unreadable_or_unwritable_file_is_reported(name, mode, arguments, message, user_folder, capfd, request):
+  path = user_folder / name
   path.parent.mkdir(parents=True, exist_ok=True)
   path.mkdir() if name == 'runs/a' else path.write_text('{}')
   path.chmod(mode)
   if os.geteuid() == 0:
-    for made in path.parents:
-      if place in made.parents and name.startswith('runs/custom'):
-        os.chown(made, 65534, 65534)
+    for parent in path.parents:
+      if user_folder in parent.parents and name.startswith('runs/custom'):
+        os.chown(parent, 65534, 65534)
   if mode == 0o555:
     path.parent.chmod(mode)
   request.getfixturevalue('unprivileged')

@@ -1,4 +1,4 @@
-"""The command, in processes of its own: its flags are not those of train.py."""
+"""inspect_gradients.py, in separate processes, because its flags collide with those of train.py."""
 
 import csv
 import json
@@ -61,30 +61,30 @@ import contextlib, io, json, sys
 from absl import flags
 import inspect_gradients
 from lab.cli import command_line
-answers = {}
+outcomes = {}
 for case in json.load(sys.stdin):
   flags.FLAGS.unparse_flags()
   for flag in flags.FLAGS._flags().values():
     flag.unparse()
   sys.argv = ['inspect_gradients.py', *case.split()]
-  said = io.StringIO()
-  with contextlib.redirect_stderr(said):
+  stderr = io.StringIO()
+  with contextlib.redirect_stderr(stderr):
     try:
       command_line.run_command('inspect_gradients.py', inspect_gradients.main)
     except SystemExit as ended:
-      answers[case] = ended.code, said.getvalue()
-print(json.dumps(answers))
+      outcomes[case] = ended.code, stderr.getvalue()
+print(json.dumps(outcomes))
 """
 
 
-def run_python(*arguments: str, place: Path, **options) -> subprocess.CompletedProcess:
+def run_python(*arguments: str, folder: Path, **options) -> subprocess.CompletedProcess:
   environment = {**os.environ, 'PYTHONPATH': str(PROJECT)}
   return subprocess.run(
-    [sys.executable, *arguments], cwd=place, env=environment, capture_output=True, text=True, timeout=300, **options
+    [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, **options
   )
 
 
-def test_what_cannot_be_is_refused_in_one_line(tmp_path):
+def test_invalid_requests_are_refused_in_one_line(tmp_path):
   write_json(tmp_path / 'run/config.json', Config().to_flat())
   write_json(tmp_path / 'other_version/config.json', Config().to_flat() | {'model.depth': 3})
   (tmp_path / 'damaged').mkdir()
@@ -92,34 +92,34 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path):
   (tmp_path / 'file').write_text('')
   (tmp_path / 'nowhere_link').symlink_to('nowhere')
   before = sorted(tmp_path.rglob('*'))
-  ended = run_python('-c', DRIVER, place=tmp_path, input=json.dumps(list(CASES)))
-  answers = json.loads(ended.stdout)
-  for case, words in CASES.items():
-    code, said = answers[case]
-    assert (code, said.count('\n')) == (2, 1), (case, said)
-    assert said.startswith('inspect_gradients.py: ')
-    assert words in said, (case, said)
+  ended = run_python('-c', DRIVER, folder=tmp_path, input=json.dumps(list(CASES)))
+  outcomes = json.loads(ended.stdout)
+  for case, message in CASES.items():
+    code, error = outcomes[case]
+    assert (code, error.count('\n')) == (2, 1), (case, error)
+    assert error.startswith('inspect_gradients.py: ')
+    assert message in error, (case, error)
   assert sorted(tmp_path.rglob('*')) == before
 
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory) -> Path:
   """Two runs of an experiment."""
-  place = tmp_path_factory.mktemp('place with a space')
+  folder = tmp_path_factory.mktemp('folder with a space')
   for variant, changes in {'baseline': {}, 'post_norm': {'model.norm_placement': 'post'}}.items():
     labels = {'experiment': 'block', 'variant': variant, 'seed': 0}
-    train(Config().replace(TINY | changes), place / f'runs/block/{variant}/seed_0', labels)
-  return place
+    train(Config().replace(TINY | changes), folder / f'runs/block/{variant}/seed_0', labels)
+  return folder
 
 
-def inspect(place: Path, *arguments: str) -> str:
-  ended = run_python(str(PROJECT / 'inspect_gradients.py'), '--batches=2', *arguments, place=place)
+def inspect(folder: Path, *arguments: str) -> str:
+  ended = run_python(str(PROJECT / 'inspect_gradients.py'), '--batches=2', *arguments, folder=folder)
   assert ended.returncode == 0, ended.stderr
   return ended.stdout
 
 
 @pytest.mark.slow
-def test_a_run_at_all_its_steps(trained):
+def test_all_checkpoints_of_a_run_agree_with_its_log(trained):
   run = trained / 'runs/block/post_norm/seed_0'
   log = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
   printed = inspect(trained, '--run=runs/block/post_norm/seed_0', '--step=all')
@@ -136,10 +136,10 @@ def test_a_run_at_all_its_steps(trained):
   for model in models[:2]:
     logged = first[model['step'] + 1]
     for layer, k in np.ndindex(2, 2):
-      place = f'stream_gradient/block_{layer:02d}/{("attention", "feed_forward")[k]}'
+      name = f'stream_gradient/block_{layer:02d}/{("attention", "feed_forward")[k]}'
       mean, half = (model['measures']['total'][part][layer][k] for part in ('mean', 'half_width'))
-      spread = half / 12.706204736432095  # the two values lie so far from their mean: Student's t, 1 degree of freedom
-      assert min(abs(mean + sign * spread - logged[f'{place}/total']) for sign in (-1, 1)) < 1e-4 * mean
+      spread = half / 12.706204736432095  # the distance of two values from their mean: Student's t, 1 degree of freedom
+      assert min(abs(mean + sign * spread - logged[f'{name}/total']) for sign in (-1, 1)) < 1e-4 * mean
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_two_runs_and_several_depths(trained):
   text = inspect(trained, *fields, '--norm_placement=post', '--depths=1,2', '--out=depths')
   assert 'depth^(' in text
   assert (trained / 'depths/norm_by_depth.svg').exists()
-  inspect(trained, *fields, '--norm_placement=post', '--out=depths')  # another question, in the same folder
+  inspect(trained, *fields, '--norm_placement=post', '--out=depths')  # another request, to the same folder
   assert not (trained / 'depths/norm_by_depth.svg').exists()
   inspect(trained, *fields, '--norm_placement=post', '--depths=1,2')
   inspect(trained, *fields, '--norm_placement=post', '--depths=1')
@@ -164,13 +164,13 @@ def test_two_runs_and_several_depths(trained):
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_said_so(trained, tmp_path):
+def test_a_damaged_checkpoint_is_reported(trained, tmp_path):
   run = tmp_path / 'seed_0'
   shutil.copytree(trained / 'runs/block/baseline/seed_0', run)
   (largest,) = sorted((run / 'checkpoints/6').rglob('*'), key=lambda path: path.stat().st_size)[-1:]
   content = bytearray(largest.read_bytes())
   content[len(content) // 2] ^= 1
   largest.write_bytes(content)
-  ended = run_python(str(PROJECT / 'inspect_gradients.py'), f'--run={run}', place=tmp_path)
+  ended = run_python(str(PROJECT / 'inspect_gradients.py'), f'--run={run}', folder=tmp_path)
   assert (ended.returncode, ended.stderr.count('\n')) == (2, 1)
   assert 'look at another --step' in ended.stderr

@@ -1,4 +1,4 @@
-"""The command line, as a person uses it."""
+"""train.py, from the command line."""
 
 import io
 import json
@@ -26,31 +26,31 @@ from training.host import cores
 TRAIN = Path(train.__file__)
 
 
-def test_list_names_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
+def test_list_prints_every_experiment_and_variant(capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert run_main('--list') == 0
   output = capsys.readouterr().out
-  for word in ('block', 'norm_placement', 'feed_forward', 'residual', 'heads', 'initialisation', 'post_norm', 'rezero'):
-    assert word in output
+  for name in ('block', 'norm_placement', 'feed_forward', 'residual', 'heads', 'initialisation', 'post_norm', 'rezero'):
+    assert name in output
   assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize('width', [50, 60, 80])
-def test_a_narrow_list_cuts_no_name(width):
-  """Variants that differ in their last letters would look alike."""
+def test_a_narrow_list_truncates_no_name(width):
+  """Variants whose names differ only in their last letters must be distinguishable."""
   file = io.StringIO()
   list_experiments(Console(file=file, width=width))
   assert '…' not in file.getvalue()
   assert max(map(len, file.getvalue().splitlines())) <= width
 
 
-def test_help_shows_the_flags_of_every_module():
+def test_help_has_the_flags_of_every_module():
   shown = flags.FLAGS.module_help(train)
   for name in ('experiment', 'tune', 'launcher', 'dry_run', 'slurm_time', 'coordinator', 'estimate', 'status'):
     assert re.search(rf'--(\[no\])?{name}:', shown), name
 
 
-def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
+def test_a_full_disk_is_reported_in_one_line(monkeypatch, capsys):
   def fail(request, console):
     raise OSError(28, 'No space left on device')
 
@@ -61,19 +61,19 @@ def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
   assert message.count('\n') == 1
 
 
-def asked_for(*arguments: str):
+def resolved(*arguments: str):
   with flagsaver.flagsaver():
     parse_flags('train.py', ['train.py', *arguments])
     return resolve(train.request())
 
 
-def test_what_is_asked_for():
-  assert asked_for()[0].name == 'block'
-  assert asked_for('--experiment=heads', '--config.run.steps=9') == (
+def test_flags_are_resolved_to_an_experiment_and_changes():
+  assert resolved()[0].name == 'block'
+  assert resolved('--experiment=heads', '--config.run.steps=9') == (
     registry.find_experiment('heads'),
     {'run.steps': 9},
   )
-  experiment, changes = asked_for('--norm_placement=post', '--noresidual', '--noconfig.model.causal', '--name=mine')
+  experiment, changes = resolved('--norm_placement=post', '--noresidual', '--noconfig.model.causal', '--name=mine')
   assert (experiment.name, changes) == ('custom', {})
   assert experiment.variants == {
     'mine': {
@@ -81,11 +81,11 @@ def test_what_is_asked_for():
       'model.causal': False,
     }
   }  # fmt: skip
-  assert list(asked_for('--config=configs/small.py')[0].variants) == ['default']
-  assert asked_for('--shared_learning_rate=3e-3')[1] == {'optimizer.learning_rate': 3e-3}
-  assert asked_for('--tune') == asked_for('--experiment=block')
+  assert list(resolved('--config=configs/small.py')[0].variants) == ['default']
+  assert resolved('--shared_learning_rate=3e-3')[1] == {'optimizer.learning_rate': 3e-3}
+  assert resolved('--tune') == resolved('--experiment=block')
   with pytest.raises(ConfigError, match='leave one out'):
-    asked_for('--residual', '--config.model.attention_residual=0')
+    resolved('--residual', '--config.model.attention_residual=0')
   assert 'config' in flags.FLAGS
 
 
@@ -101,25 +101,25 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
 
 
 def content_of(directory: Path) -> dict[Path, bytes]:
-  """Every file, but for the lock, which names the process that had it last."""
+  """All files except the lock, which contains the id of the last process that held it."""
   return {path: path.read_bytes() for path in directory.rglob('*') if path.is_file() and path.name != 'lock'}
 
 
 @pytest.mark.slow
-def test_an_experiment_from_start_to_report_and_again(tmp_path):
-  """In a directory with a space in its name, on the user's own files."""
-  place = tmp_path / 'my work'
-  place.mkdir()
+def test_an_experiment_is_trained_and_reported_once(tmp_path):
+  """In a folder with a space in its name, on the user's files."""
+  folder = tmp_path / 'my work'
+  folder.mkdir()
   for k in range(2):
     lines = 'in the beginning was the word, and the word was with the block\n' * 400
-    (place / f'text{k}.txt').write_text(f'{k}: {lines}')
-  asked = ['--experiment=block', '--variants=baseline,no_residual', '--seeds=0,1', *MINI]
-  first = command(*asked, cwd=place)
+    (folder / f'text{k}.txt').write_text(f'{k}: {lines}')
+  arguments = ['--experiment=block', '--variants=baseline,no_residual', '--seeds=0,1', *MINI]
+  first = command(*arguments, cwd=folder)
   assert first.returncode == 0, first.stderr
-  directory = place / 'runs' / 'block'
+  directory = folder / 'runs' / 'block'
   assert 'baseline' in first.stdout
   assert first.stdout.rstrip().endswith(os.path.join('runs', 'block', 'report.html'))
-  frame = load(place / 'runs')
+  frame = load(folder / 'runs')
   assert list(frame['variant']) == ['baseline', 'baseline', 'no_residual', 'no_residual']
   assert json.loads((directory / 'yardsticks.json').read_text())['bits_per_byte'].keys() == {
     'unigram',
@@ -127,33 +127,33 @@ def test_an_experiment_from_start_to_report_and_again(tmp_path):
     'trigram',
   }
   assert list((directory / 'figures').glob('*.svg'))
-  kept = content_of(directory)
-  second = command(*asked, cwd=place)
+  content = content_of(directory)
+  second = command(*arguments, cwd=folder)
   assert second.returncode == 0, second.stderr
-  assert 'seed_0' not in second.stdout  # nothing was trained again
-  assert content_of(directory) == kept
-  other = command(*asked, '--config.run.batch_size=8', cwd=place)
+  assert 'seed_0' not in second.stdout  # nothing is trained again
+  assert content_of(directory) == content
+  other = command(*arguments, '--config.run.batch_size=8', cwd=folder)
   assert other.returncode == 2
   assert 'run.batch_size is 16 there, 8 here' in other.stderr
-  assert content_of(directory) == kept
+  assert content_of(directory) == content
 
 
 @pytest.mark.slow
-def test_more_steps_and_another_start(tmp_path):
+def test_a_run_is_extended_and_another_starts_from_it(tmp_path):
   (tmp_path / 'text.txt').write_text('in the beginning was the word, and the word was with the block\n' * 400)
-  asked = ['--name=mine', *MINI]
-  assert command(*asked, cwd=tmp_path).returncode == 0
-  longer = command(*asked, '--config.run.steps=20', cwd=tmp_path)
+  arguments = ['--name=mine', *MINI]
+  assert command(*arguments, cwd=tmp_path).returncode == 0
+  longer = command(*arguments, '--config.run.steps=20', cwd=tmp_path)
   assert longer.returncode == 2
   assert 'mine/seed_0 holds a run of 12 steps, and 20 are asked for: --extend takes it there, or' in longer.stderr
-  extended = command(*asked, '--config.run.steps=20', '--extend', cwd=tmp_path)
+  extended = command(*arguments, '--config.run.steps=20', '--extend', cwd=tmp_path)
   assert extended.returncode == 0, extended.stderr
   assert 'resumes from step 12, to 20 instead of 12 steps; from here on the cosine schedule' in extended.stdout
   directory = tmp_path / 'runs' / 'custom'
   result = json.loads((directory / 'mine' / 'seed_0' / 'result.json').read_text())
   assert (result['steps'], result['extended_at'], result['init_from']) == (20, [12], None)
   assert 'mine, seed 0: extended at step 12' in json.loads((directory / 'summary.json').read_text())['notes']
-  shorter = command(*asked, '--extend', cwd=tmp_path)
+  shorter = command(*arguments, '--extend', cwd=tmp_path)
   assert shorter.returncode == 2
   assert 'holds a run of 20 steps, more than the 12 asked for' in shorter.stderr
   source = str(directory / 'mine' / 'seed_0')
@@ -173,7 +173,7 @@ def test_more_steps_and_another_start(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_ones_own_has_the_whole_machine(tmp_path):
+def test_a_custom_run_uses_all_cores(tmp_path):
   (tmp_path / 'text.txt').write_text('in the beginning was the word, and the word was with the block\n' * 400)
   ended = command('--norm_placement=post', '--feed_forward=relu', '--noresidual', '--name=mine', *MINI, cwd=tmp_path)
   assert ended.returncode == 0, ended.stderr

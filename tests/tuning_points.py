@@ -1,4 +1,4 @@
-"""Points of a tuning, as from runs of two variants at three learning rates."""
+"""Grid points of a tuning of two variants at three learning rates."""
 
 from lab.analysis.tuning_results import GridPoint
 
@@ -10,7 +10,7 @@ ABOUT = {
 
 
 def points_of(losses: dict[str, list[list[float]]]) -> list[GridPoint]:
-  """By variant a row a rate, a column a seed; a loss of 9 or more is that of a run that diverged."""
+  """Makes points of losses by variant: a row per rate, a column per seed; a loss of 9 or more is a diverged run."""
   return [
     GridPoint(
       variant, rate, 20, seed, 'completed' if loss < 9 else 'diverged', loss if loss < 9 else None, loss,

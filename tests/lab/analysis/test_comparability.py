@@ -6,7 +6,7 @@ import math
 import fake_runs
 import pandas as pd
 import pytest
-from reported import findings, printed
+from summaries import load_summary, rendered_table
 
 from lab.analysis import load_runs, recorded_run
 from lab.core.experiment import Experiment
@@ -15,7 +15,7 @@ from lab.report import report
 from training.config import Config
 from training.run_files.result import read_result, write_result
 
-pytestmark = pytest.mark.usefixtures('one_format')
+pytestmark = pytest.mark.usefixtures('svg_only')
 
 TWO = Experiment('?', {'baseline': {}, 'post_norm': {'model.norm_placement': 'post'}}, name='block', seeds=(0, 1, 2, 3))
 LEVELS = {'baseline': 2.9, 'post_norm': 2.8}
@@ -44,7 +44,7 @@ def refused(summary, variant, *says):
   assert entry['mean'] is entry['low'] is entry['high'] is entry['comparison'] is entry['token_multiplier'] is None
   assert len(entry['seeds']) == 4
   for width in (80, 100):
-    text = printed(summary, width)
+    text = rendered_table(summary, width)
     assert max(map(len, text.splitlines())) <= width
     for one in says:
       assert f'{variant}: not comparable: ' in text
@@ -70,7 +70,7 @@ WITHIN = {
 def test_a_seed_that_was_run_otherwise_is_not_pooled_with_the_others(case, directory):
   config, result, says = WITHIN[case]
   edit(directory, 'post_norm', [3], config, result)
-  refused(findings(TWO, directory), 'post_norm', says)
+  refused(load_summary(TWO, directory), 'post_norm', says)
 
 
 BETWEEN = {
@@ -107,9 +107,9 @@ def test_a_variant_that_differs_in_what_it_does_not_declare_is_not_compared(case
   config, result, says = BETWEEN[case]
   edit(directory, 'baseline', range(4), result={'settings': {'jax_default_prng_impl': 'threefry2x32'}})
   edit(directory, 'post_norm', range(4), {}, {'settings': {'jax_default_prng_impl': 'threefry2x32'}})
-  assert findings(TWO, directory)['variants']['post_norm']['comparison']
+  assert load_summary(TWO, directory)['variants']['post_norm']['comparison']
   edit(directory, 'post_norm', range(4), config, result)
-  summary = findings(TWO, directory)
+  summary = load_summary(TWO, directory)
   refused(summary, 'post_norm', says)
   assert summary['variants']['baseline']['mean'] is not None
 
@@ -117,25 +117,27 @@ def test_a_variant_that_differs_in_what_it_does_not_declare_is_not_compared(case
 def test_of_many_differences_the_first_are_told_and_all_are_kept(directory):
   config = {'run.steps': 30, 'run.batch_size': 8, 'optimizer.clip': 0.0, 'optimizer.beta2': 0.9, 'model.norm': 'layer'}
   edit(directory, 'post_norm', range(4), config)
-  summary = findings(TWO, directory)
+  summary = load_summary(TWO, directory)
   refused(summary, 'post_norm', 'and 1 more (summary.json)')
   assert len(summary['variants']['post_norm']['not_comparable']) == 5
 
 
 def test_nothing_is_compared_with_a_baseline_that_is_mixed(directory):
   edit(directory, 'baseline', [1], {'run.steps': 30})
-  summary = findings(TWO, directory)
+  summary = load_summary(TWO, directory)
   refused(summary, 'baseline', 'run.steps is 30 in seed 1, 300 in seeds 0, 2, 3')
   post_norm = summary['variants']['post_norm']
   assert (post_norm['verdict'], post_norm['comparison']) == ('not comparable', None)
   assert post_norm['mean'] is not None
-  assert 'post_norm: not comparable: its baseline, baseline, is not (see there)' in ' '.join(printed(summary).split())
+  assert 'post_norm: not comparable: its baseline, baseline, is not (see there)' in ' '.join(
+    rendered_table(summary).split()
+  )
 
 
 def test_a_copy_under_another_seed_counts_once(directory):
   seed_0 = (directory / 'post_norm/seed_0/config.json').read_text()
   (directory / 'post_norm/seed_3/config.json').write_text(seed_0)
-  summary = findings(TWO, directory)
+  summary = load_summary(TWO, directory)
   assert list(summary['variants']['post_norm']['seeds']) == ['0', '1', '2']
   assert any(note.startswith('post_norm: seed 3 is seed 0 over again') for note in summary['notes'])
   report.write(TWO, directory, 'python train.py')
@@ -147,17 +149,19 @@ def test_a_result_of_another_run_than_its_config_is_told(directory):
   run = directory / 'post_norm/seed_2'
   write_result(run, (read_result(run) or {}) | {'steps': 30})
   says = 'run.steps is 300 in the config.json of seed 2, 30 in its result.json'
-  refused(findings(TWO, directory), 'post_norm', says)
+  refused(load_summary(TWO, directory), 'post_norm', says)
 
 
 def test_runs_that_saw_their_targets_are_not_compared(directory):
   edit(directory, 'post_norm', range(4), config={'model.causal': False})
-  refused(findings(TWO, directory), 'post_norm', 'without a causal mask each position attended to the token that it')
+  refused(
+    load_summary(TWO, directory), 'post_norm', 'without a causal mask each position attended to the token that it'
+  )
 
 
 def test_a_run_without_its_config_is_not_counted(directory):
   (directory / 'post_norm/seed_2/config.json').unlink()
-  summary = findings(TWO, directory)
+  summary = load_summary(TWO, directory)
   assert list(summary['variants']['post_norm']['seeds']) == ['0', '1', '3']
   assert any('seed_2 has a result and no config.json' in note for note in summary['notes'])
 
@@ -184,7 +188,7 @@ def test_what_is_the_same_by_another_name_is_pooled(case, directory):
   else:
     edit(directory, 'post_norm', [1], result={'extended_at': [100]})
   file.write_text(json.dumps(flat))
-  assert findings(TWO, directory)['variants']['post_norm']['comparison']
+  assert load_summary(TWO, directory)['variants']['post_norm']['comparison']
 
 
 def test_the_table_of_results_says_which_runs_count(directory):
@@ -209,7 +213,7 @@ def test_the_figures_draw_them_apart_and_say_so(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', TWO, LEVELS)
   edit(directory, 'post_norm', [3], {'run.steps': 30})
   found = load_runs.load(TWO, directory)
-  summary = findings(TWO, directory)
+  summary = load_summary(TWO, directory)
   drawings = [picture for picture in experiment_figures.draw_all(found, summary) if picture.figure]
   assert len(drawings) == 3, 'but for the one of times, which were not logged'
   for picture in drawings:
@@ -224,7 +228,7 @@ def test_the_figures_draw_them_apart_and_say_so(tmp_path):
 def test_a_declared_difference_is_what_is_compared(tmp_path):
   changes = {'run.steps': 100, 'run.batch_size': 8, 'optimizer.learning_rate': 1e-3, 'model.norm_placement': 'post'}
   declared = Experiment('?', {'baseline': {}, 'other': changes}, name='block', seeds=(0, 1))
-  summary = findings(
+  summary = load_summary(
     declared, fake_runs.write_experiment(tmp_path, declared, {'baseline': 2.9, 'other': 2.8}, points=2)
   )
   assert math.isclose(summary['variants']['other']['comparison']['difference'], -0.1, abs_tol=0.05)
@@ -235,7 +239,7 @@ def test_a_baseline_alone_that_is_mixed_gives_no_interval_and_says_why(tmp_path)
   directory = fake_runs.write_experiment(tmp_path / 'block', TWO, {'baseline': 2.9}, points=2)
   edit(directory, 'baseline', [1], {'run.steps': 30})
   report.write(TWO, directory, 'python train.py')
-  said = printed(json.loads((directory / 'summary.json').read_text()))
+  said = rendered_table(json.loads((directory / 'summary.json').read_text()))
   assert 'baseline: not comparable: run.steps is 30 in seed 1, 300 in seeds 0, 2, 3' in said
   assert 'one seed' not in said
   assert 'nothing: no runs are pooled' in (directory / 'report.html').read_text()
@@ -244,27 +248,27 @@ def test_a_baseline_alone_that_is_mixed_gives_no_interval_and_says_why(tmp_path)
 def test_a_count_that_was_taken_otherwise_is_no_other_run(directory):
   """As by a version that counted FLOPs in another way; the number of parameters is the model's own."""
   edit(directory, 'post_norm', [3], result={'flops_per_token': 5})
-  assert findings(TWO, directory)['variants']['post_norm']['comparison']
+  assert load_summary(TWO, directory)['variants']['post_norm']['comparison']
   edit(directory, 'post_norm', [3], result={'parameters': 5})
-  refused(findings(TWO, directory), 'post_norm', 'the number of parameters is 5 in seed 3, 624896 in seeds 0-2')
+  refused(load_summary(TWO, directory), 'post_norm', 'the number of parameters is 5 in seed 3, 624896 in seeds 0-2')
 
 
 def test_curves_of_different_parts_of_a_split_are_told(directory):
   edit(directory, 'post_norm', range(4), {'run.evaluation_batches': 8})
-  summary = findings(TWO, directory)
+  summary = load_summary(TWO, directory)
   says = '(baseline 512 sequences of 64, post_norm 128 sequences of 64)'
   assert any(note.endswith(says) for note in summary['notes'])
   assert summary['variants']['post_norm']['comparison']
   assert summary['variants']['post_norm']['token_multiplier'] is None
   edit(directory, 'post_norm', range(3), {'run.evaluation_batches': 32})
   says = '(baseline, post_norm (seeds 0-2) 512 sequences of 64, post_norm (seed 3) 128 sequences of 64)'
-  assert any(note.endswith(says) for note in findings(TWO, directory)['notes']), 'also within one variant'
+  assert any(note.endswith(says) for note in load_summary(TWO, directory)['notes']), 'also within one variant'
 
 
 def test_a_run_whose_log_is_damaged_is_missing_from_the_curves_alone(directory):
   log = directory / 'post_norm/seed_2/metrics.jsonl'
   log.write_text('{' + log.read_text())
-  found, summary = load_runs.load(TWO, directory), findings(TWO, directory)
+  found, summary = load_runs.load(TWO, directory), load_summary(TWO, directory)
   others = [run for run in found.of('post_norm') if run.seed != 2]
   mean = recorded_run.mean_curve(found.of('post_norm'), found.metric)
   pd.testing.assert_series_equal(mean, recorded_run.mean_curve(others, found.metric))
@@ -277,6 +281,6 @@ def test_a_run_whose_log_is_damaged_is_missing_from_the_curves_alone(directory):
 def test_updates_that_were_dropped_are_told(directory):
   for variant in TWO.variants:
     edit(directory, variant, range(4), {'run.on_nonfinite': 'skip'}, {'dropped_updates': 0})
-  assert not [note for note in findings(TWO, directory)['notes'] if 'dropped' in note]
+  assert not [note for note in load_summary(TWO, directory)['notes'] if 'dropped' in note]
   edit(directory, 'post_norm', [2], result={'dropped_updates': 40})
-  assert 'post_norm, seed 2: 40 of 300 updates were not finite, and dropped' in findings(TWO, directory)['notes']
+  assert 'post_norm, seed 2: 40 of 300 updates were not finite, and dropped' in load_summary(TWO, directory)['notes']

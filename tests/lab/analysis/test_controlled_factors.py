@@ -6,7 +6,7 @@ import shutil
 
 import fake_runs
 import pytest
-from reported import printed
+from summaries import rendered_table
 from test_comparability import LEVELS, OTHER_TEXT, TWO, edit
 
 from lab.analysis import load_runs, tuning_results
@@ -135,7 +135,7 @@ def test_what_runs_were_made_with_is_in_the_notes_and_in_the_sentence(case, dire
   assert any(one.startswith(note) for one in summary['notes']), summary['notes']
   assert summary['variants']['post_norm']['sentence'].endswith(f'; unlike the baseline in {name} (see the notes)')
   assert (VALUES in summary['held_equal']) == (case not in ('code', 'versions'))
-  assert 'unlike the baseline' in ' '.join(printed(summary).split())
+  assert 'unlike the baseline' in ' '.join(rendered_table(summary).split())
 
 
 def test_runs_made_by_other_code_are_named_by_seed(directory):
@@ -194,7 +194,7 @@ def test_a_tuning_that_does_not_hold_is_not_claimed(case, tmp_path):
   assert 'the budget for tuning the learning rate' not in summary['held_equal']
   assert 'tuning of the learning rate' in summary['not_held_equal']
   assert any(says in line for line in summary['tuning']['contradictions'])
-  said = ' '.join(printed(summary).split())
+  said = ' '.join(rendered_table(summary).split())
   assert 'tuned: by a tuning that does not hold for these runs: ' in said
   assert 'each variant runs at' not in said
 

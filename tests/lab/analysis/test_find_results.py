@@ -7,7 +7,7 @@ import warnings
 
 import fake_runs
 import pytest
-from reported import findings
+from summaries import load_summary
 
 from lab.analysis import find_results, results
 from lab.core.experiment import Experiment
@@ -53,10 +53,10 @@ ASIDE = {  # what a person does to a folder, from -> to, and what the note says
 )
 def test_what_lies_elsewhere_is_named_not_counted(case, how, workdir):
   source, target, says = ASIDE[case]
-  before = findings(TWO, workdir / 'block')
+  before = load_summary(TWO, workdir / 'block')
   (workdir / 'block' / target).parent.mkdir(parents=True, exist_ok=True)
   how(workdir / 'block' / source, workdir / 'block' / target)
-  after = findings(TWO, workdir / 'block')
+  after = load_summary(TWO, workdir / 'block')
   assert after['variants'] == before['variants']
   assert any(note.startswith('not counted: ') and says in note for note in after['notes']), after['notes']
   with pytest.warns(UserWarning, match='not counted: ') as told:
@@ -67,7 +67,7 @@ def test_what_lies_elsewhere_is_named_not_counted(case, how, workdir):
 def test_a_run_moved_aside_leaves_the_new_one_alone(workdir):
   run = workdir / 'block/baseline/seed_0'
   run.rename(run.with_name('seed_0_old'))
-  summary = findings(TWO, workdir / 'block')
+  summary = load_summary(TWO, workdir / 'block')
   assert list(summary['variants']['baseline']['seeds']) == ['1', '2']
   assert 'baseline: no finished run of seed 0' in summary['notes']
 
@@ -78,7 +78,7 @@ def test_a_whole_experiment_in_another_is_told_in_one_line(workdir):
   copy_of(workdir / 'block', workdir / 'block_old')
   for source, target in (('block_old', 'block/block'), ('other', 'block/other'), ('block_old', 'block/of_before')):
     copy_of(workdir / source, workdir / target)
-  notes = findings(TWO, workdir / 'block')['notes']
+  notes = load_summary(TWO, workdir / 'block')['notes']
   assert [note.partition(' that ')[0] for note in notes] == [
     f'not counted: 6 results in {name}' for name in ('block', 'of_before', 'other')
   ]
@@ -92,7 +92,7 @@ def test_an_experiment_under_its_own_name_twice_takes_none_of_the_others(workdir
   """The runs of `other`, put file by file into the folder of `block`."""
   other = dataclasses.replace(TWO, name='other', seeds=(5, 6))
   fake_runs.write_experiment(workdir / 'block', other, LEVELS, points=2)
-  summary = findings(TWO, workdir / 'block')
+  summary = load_summary(TWO, workdir / 'block')
   assert list(summary['variants']['relu']['seeds']) == ['0', '1', '2']
   assert sum('holds the result of other/' in note for note in summary['notes']) == 4
 
@@ -138,4 +138,4 @@ def test_a_result_that_does_not_say_whose_it_is_is_damaged(workdir, wrong):
   with pytest.raises(ConfigError, match=rf'seed_1/result\.json is damaged \({next(iter(wrong))} is '):
     results.load(workdir)
   (workdir / 'block/relu/seed_1').rename(workdir / 'block/relu/aside')
-  assert any('relu/aside' in note for note in findings(TWO, workdir / 'block')['notes'])
+  assert any('relu/aside' in note for note in load_summary(TWO, workdir / 'block')['notes'])

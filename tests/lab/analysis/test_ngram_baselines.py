@@ -4,7 +4,7 @@ import json
 
 import fake_runs
 import pytest
-from reported import findings
+from summaries import load_summary
 
 from lab.analysis import ngram_baselines
 from training.data.loading import Data
@@ -13,7 +13,7 @@ from training.data.tokenization import encode_text
 from training.data.tokenizer import byte_encoder
 from training.files import write_sealed
 
-pytestmark = pytest.mark.usefixtures('one_format')
+pytestmark = pytest.mark.usefixtures('svg_only')
 
 
 def data_of(text: bytes, checksum: str) -> Data:
@@ -83,11 +83,11 @@ def test_a_file_that_cannot_be_believed_is_counted_again(tmp_path, case):
 
 def test_a_report_shows_those_of_its_own_text_and_split_alone(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9}, points=2)
-  assert findings(fake_runs.BLOCK, directory)['yardsticks'] == fake_runs.YARDSTICKS
+  assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == fake_runs.YARDSTICKS
   kept = {'data_checksum': fake_runs.CHECKSUM, 'split': 'validation', 'part': 0}
   kept['bits_per_byte'] = fake_runs.YARDSTICKS
   for wrong in ({'data_checksum': 'another'}, {'split': 'test'}, {'part': 100}):
     write_sealed(directory / 'yardsticks.json', kept | wrong)
-    assert findings(fake_runs.BLOCK, directory)['yardsticks'] == {}
+    assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == {}
   (directory / 'yardsticks.json').write_text(json.dumps(fake_runs.YARDSTICKS))
-  assert findings(fake_runs.BLOCK, directory)['yardsticks'] == {}
+  assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == {}

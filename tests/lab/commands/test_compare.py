@@ -18,7 +18,7 @@ from lab.figures import labels
 from lab.report import report
 from training.config import Config, ConfigError
 
-pytestmark = pytest.mark.usefixtures('one_format')
+pytestmark = pytest.mark.usefixtures('svg_only')
 
 BLOCK = Experiment('?', {**{name: fake_runs.BLOCK.variants[name] for name in ('baseline', 'post_norm', 'relu')}},
                    name='block', seeds=(0, 1))  # fmt: skip

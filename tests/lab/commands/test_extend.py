@@ -13,7 +13,7 @@ from lab.core.experiment import Experiment
 from training.config import Config, ConfigError
 from training.run_files import run_directory
 
-pytestmark = pytest.mark.usefixtures('one_format')
+pytestmark = pytest.mark.usefixtures('svg_only')
 
 
 def write(runs, finished: bool = True):

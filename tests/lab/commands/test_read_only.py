@@ -13,16 +13,16 @@ from lab.launch import launchers
 from lab.report import report
 from training.config import Config
 
-pytestmark = pytest.mark.usefixtures('one_format')
+pytestmark = pytest.mark.usefixtures('svg_only')
 
 
 @pytest.fixture
-def runs(place, monkeypatch):
+def runs(user_folder, monkeypatch):
   """Finished runs, and what is asked for when the same command is given again."""
-  write_experiment(place / 'runs' / 'block')
+  write_experiment(user_folder / 'runs' / 'block')
   monkeypatch.setattr(run_experiment, '_load_data', lambda runs: None)
   monkeypatch.setattr(run_experiment.ngram_baselines, 'write_if_outdated', lambda *arguments: None)
-  return plan.plan_runs(BLOCK, Config(), {}, place / 'runs')
+  return plan.plan_runs(BLOCK, Config(), {}, user_folder / 'runs')
 
 
 def content_of(folder):
@@ -38,9 +38,9 @@ def read_only(folder) -> None:
     path.chmod(0o555 if path.is_dir() else 0o444)
 
 
-def test_the_report_of_a_read_only_workdir_is_its_table(runs, place, capfd, request):
-  before = content_of(place)
-  read_only(place / 'runs')
+def test_the_report_of_a_read_only_workdir_is_its_table(runs, user_folder, capfd, request):
+  before = content_of(user_folder)
+  read_only(user_folder / 'runs')
   request.getfixturevalue('unprivileged')
   assert conducted(runs) == 1
   output, error = capfd.readouterr()
@@ -49,20 +49,20 @@ def test_the_report_of_a_read_only_workdir_is_its_table(runs, place, capfd, requ
   assert 'only the table: ' in output
   assert 'could not be written (Permission denied)' in output
   assert error == ''
-  assert content_of(place) == before
+  assert content_of(user_folder) == before
 
 
-def test_the_status_of_a_read_only_workdir_is_shown(runs, place, capfd, request):
-  read_only(place / 'runs')
+def test_the_status_of_a_read_only_workdir_is_shown(runs, user_folder, capfd, request):
+  read_only(user_folder / 'runs')
   request.getfixturevalue('unprivileged')
   assert status.print_status(runs, Console(width=100)) == 0
   assert f'{len(runs)} runs: ' in capfd.readouterr().out
 
 
 @pytest.mark.parametrize('number', [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
-def test_a_report_that_cannot_be_written_is_its_table(runs, place, capfd, monkeypatch, number):
+def test_a_report_that_cannot_be_written_is_its_table(runs, user_folder, capfd, monkeypatch, number):
   def fail(*arguments):
-    raise OSError(number, os.strerror(number), str(place / 'runs' / 'block' / 'results.csv'))
+    raise OSError(number, os.strerror(number), str(user_folder / 'runs' / 'block' / 'results.csv'))
 
   monkeypatch.setattr(report.results, 'write_csv', fail)
   assert conducted(runs) == 1

@@ -20,7 +20,7 @@ from lab.launch import worker_pool
 from training.code_version import PROJECT
 from training.config import Config, ConfigError
 
-pytestmark = pytest.mark.usefixtures('one_format')
+pytestmark = pytest.mark.usefixtures('svg_only')
 
 VARIANTS = ('baseline', 'post_norm', 'relu', 'no_residual')
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)

@@ -5,7 +5,7 @@ import json
 import fake_runs
 import numpy as np
 import pytest
-from reported import findings
+from summaries import load_summary
 
 from lab.analysis import load_runs
 from lab.figures import training_time_figure
@@ -30,7 +30,7 @@ def timed(tmp_path):
 
 def test_means_of_loss_and_time_over_seeds(timed):
   found = load_runs.load(fake_runs.BLOCK, timed)
-  picture = training_time_figure.loss_over_time(found, findings(fake_runs.BLOCK, timed))
+  picture = training_time_figure.loss_over_time(found, load_summary(fake_runs.BLOCK, timed))
   lines = {}
   for line in picture.figure.axes[0].lines:
     lines.setdefault(line.get_gid(), []).append(np.array(line.get_data()))
@@ -49,7 +49,7 @@ def test_what_is_left_out_is_told(timed):
   config = timed / 'relu/seed_1/config.json'
   config.write_text(json.dumps({**json.loads(config.read_text()), 'optimizer.weight_decay': 0.5}))
   caption = training_time_figure.loss_over_time(
-    load_runs.load(fake_runs.BLOCK, timed), findings(fake_runs.BLOCK, timed)
+    load_runs.load(fake_runs.BLOCK, timed), load_summary(fake_runs.BLOCK, timed)
   ).caption
   assert 'Left out: runs that are not comparable (relu).' in caption
   assert caption.endswith('Left out: 2 of 5 runs, which kept no times.')
@@ -58,7 +58,7 @@ def test_what_is_left_out_is_told(timed):
 def test_without_times_it_says_so(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels=LEVELS, points=4)
   picture = training_time_figure.loss_over_time(
-    load_runs.load(fake_runs.BLOCK, directory), findings(fake_runs.BLOCK, directory)
+    load_runs.load(fake_runs.BLOCK, directory), load_summary(fake_runs.BLOCK, directory)
   )
   assert picture.figure is None
   assert 'logged no times' in picture.caption

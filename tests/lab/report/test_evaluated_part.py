@@ -4,11 +4,11 @@ from pathlib import Path
 
 import fake_runs
 import pytest
-from reported import findings, printed
+from summaries import load_summary, rendered_table
 
 from training.run_files.result import read_result, write_result
 
-pytestmark = pytest.mark.usefixtures('one_format')
+pytestmark = pytest.mark.usefixtures('svg_only')
 
 PART = {
   'final_evaluation_tokens': 524_288, 'val_tokens': 524_256, 'val_tokens_of': 3_194_685, 'test_tokens': 524_256,
@@ -28,31 +28,31 @@ def measured_on(part: dict, *runs: Path) -> None:
 
 def test_the_part_is_named(directory):
   measured_on(PART, *directory.glob('*/seed_*'))
-  summary = findings(fake_runs.BLOCK, directory)
+  summary = load_summary(fake_runs.BLOCK, directory)
   (note,) = (note for note in summary['notes'] if 'subset' in note)
   assert note.startswith('losses are of a fixed subset of the validation split, spread over it: 524,256 of 3,194,685')
-  assert 'fixed subset of the validation split' in ' '.join(printed(summary).split())
+  assert 'fixed subset of the validation split' in ' '.join(rendered_table(summary).split())
   assert summary['variants']['relu']['comparison'] is not None
   assert summary['yardsticks'] == {}  # those beside the runs are of the whole split
 
 
 def test_there_is_nothing_to_say_of_whole_splits(directory):
   measured_on(PART | {'val_tokens': 3_194_685, 'test_tokens': 3_178_302}, *directory.glob('*/seed_*'))
-  summary = findings(fake_runs.BLOCK, directory)
+  summary = load_summary(fake_runs.BLOCK, directory)
   assert not [note for note in summary['notes'] if 'subset' in note]
   assert summary['yardsticks'] == fake_runs.YARDSTICKS
 
 
 def test_losses_of_different_parts_are_not_compared(directory):
   measured_on(PART, *(directory / 'relu').glob('seed_*'))
-  relu = findings(fake_runs.BLOCK, directory)['variants']['relu']
+  relu = load_summary(fake_runs.BLOCK, directory)['variants']['relu']
   assert relu['comparison'] is None
   assert 'run.final_evaluation_tokens is 524288 (baseline 0)' in relu['sentence']
 
 
 def test_losses_of_different_parts_are_not_pooled(directory):
   measured_on(PART, directory / 'relu' / 'seed_0')
-  relu = findings(fake_runs.BLOCK, directory)['variants']['relu']
+  relu = load_summary(fake_runs.BLOCK, directory)['variants']['relu']
   assert (relu['mean'], relu['comparison']) == (None, None)
   assert 'run.final_evaluation_tokens is 524288 in seed 0' in relu['sentence']
 
@@ -64,4 +64,4 @@ def test_a_run_that_diverged_was_measured_on_nothing(tmp_path):
   )
   measured_on(PART, *directory.glob('*/seed_*'))
   measured_on(PART | {'val_tokens': None, 'test_tokens': None}, directory / 'relu' / 'seed_0')
-  assert findings(fake_runs.BLOCK, directory)['variants']['relu']['comparison'] is not None
+  assert load_summary(fake_runs.BLOCK, directory)['variants']['relu']['comparison'] is not None

@@ -7,14 +7,14 @@ import re
 import fake_runs
 import made_result
 import pytest
-from reported import findings, printed
+from summaries import load_summary, rendered_table
 
 from lab.core.experiment import Experiment
 from lab.report import report
 from training.config import ConfigError
 from training.run_files.result import read_result
 
-pytestmark = pytest.mark.usefixtures('one_format')
+pytestmark = pytest.mark.usefixtures('svg_only')
 
 COMMAND = 'python train.py --experiment=block --seeds=0,1,2,3,4'
 COPY = Experiment(
@@ -64,7 +64,7 @@ def test_partial_experiments_say_what_is_missing(tmp_path, case):
   for piece in pieces:
     assert piece in page
   assert 'does not train' not in page
-  assert max(map(len, printed(json.loads(text)).splitlines())) <= 100
+  assert max(map(len, rendered_table(json.loads(text)).splitlines())) <= 100
 
 
 def test_missing_seeds_leave_the_pairs_there_are(tmp_path):
@@ -72,12 +72,12 @@ def test_missing_seeds_leave_the_pairs_there_are(tmp_path):
   for seed in (1, 3, 4):
     (directory / f'baseline/seed_{seed}/result.json').unlink()
   (directory / 'relu/seed_4/metrics.jsonl').unlink()
-  summary = findings(fake_runs.BLOCK, directory)
+  summary = load_summary(fake_runs.BLOCK, directory)
   assert list(summary['variants']['relu']['comparison']['differences']) == ['0', '2']
   assert 'baseline: no finished run of seeds 1, 3, 4' in summary['notes']
   assert any('relu/seed_4/metrics.jsonl' in note for note in summary['notes'])
   (directory / 'baseline/seed_2/result.json').unlink()
-  sentence = findings(fake_runs.BLOCK, directory)['variants']['relu']['sentence']
+  sentence = load_summary(fake_runs.BLOCK, directory)['variants']['relu']['sentence']
   assert sentence.startswith('inconclusive (one seed): +0.')
   assert 'an interval needs two seeds' in sentence
 
@@ -86,11 +86,11 @@ def test_runs_that_were_extended_at_the_same_step_share_a_line(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', points=3)
   for path in sorted(directory.glob('*/seed_*')):
     made_result.finish(path, **{**read_result(path), 'extended_at': [30]})
-  assert 'all runs: extended at step 30' in findings(fake_runs.BLOCK, directory)['notes']
+  assert 'all runs: extended at step 30' in load_summary(fake_runs.BLOCK, directory)['notes']
   for variant, seed, steps in (('relu', 0, []), ('relu', 2, [30, 40]), ('baseline', 1, [])):
     path = directory / variant / f'seed_{seed}'
     made_result.finish(path, **{**read_result(path), 'extended_at': steps})
-  notes = [note for note in findings(fake_runs.BLOCK, directory)['notes'] if 'extended' in note]
+  notes = [note for note in load_summary(fake_runs.BLOCK, directory)['notes'] if 'extended' in note]
   assert notes[0].startswith('baseline, seeds 0, 2, 3, 4; ')
   assert 'relu, seeds 1, 3, 4' in notes[0]
   assert notes[0].endswith(': extended at step 30')
@@ -103,10 +103,10 @@ def test_what_all_variants_lack_is_said_once(tmp_path):
     (directory / f'baseline/seed_{seed}/result.json').unlink()
     (directory / f'relu/seed_{seed}/result.json').unlink()
   absent = 'post_norm, no_residual: no finished run'
-  assert findings(fake_runs.BLOCK, directory)['notes'] == ['no finished run of seeds 2, 3, 4', absent]
+  assert load_summary(fake_runs.BLOCK, directory)['notes'] == ['no finished run of seeds 2, 3, 4', absent]
   (directory / 'relu/seed_1/result.json').unlink()
   apart = ['baseline: no finished run of seeds 2, 3, 4', absent, 'relu: no finished run of seeds 1, 2, 3, 4']
-  assert findings(fake_runs.BLOCK, directory)['notes'] == apart
+  assert load_summary(fake_runs.BLOCK, directory)['notes'] == apart
 
 
 @pytest.mark.parametrize(
@@ -121,23 +121,25 @@ def test_what_all_variants_lack_is_said_once(tmp_path):
 def test_an_interval_covers_what_differs_between_seeds(tmp_path, changes, seeds, covers):
   experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='x', seeds=seeds)
   levels = {'baseline': 2.9, 'relu': 3.0}
-  summary = findings(experiment, fake_runs.write_experiment(tmp_path, experiment, levels, changes=changes, points=3))
+  summary = load_summary(
+    experiment, fake_runs.write_experiment(tmp_path, experiment, levels, changes=changes, points=3)
+  )
   assert summary['interval']['covers'] == covers
   said = f'intervals cover {covers}; not' if covers else 'one seed gives no interval, and no verdict'
-  assert said in ' '.join(printed(summary).split())
+  assert said in ' '.join(rendered_table(summary).split())
 
 
 def test_runs_of_other_variants_are_named_not_mixed_in(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', points=3)
   experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='block')
-  summary = findings(experiment, directory)
+  summary = load_summary(experiment, directory)
   assert list(summary['variants']) == ['baseline', 'relu']
   assert any('no_residual, post_norm' in note for note in summary['notes'])
   report.write(experiment, directory, COMMAND)
   with (directory / 'results.csv').open() as file:
     assert len(list(csv.DictReader(file))) == 20  # every run there is
   with pytest.raises(ConfigError, match='none of mine'):
-    findings(Experiment('?', {'mine': {}}, name='block'), directory)
+    load_summary(Experiment('?', {'mine': {}}, name='block'), directory)
 
 
 def test_a_synthetic_task_is_compared_in_nats(tmp_path):
@@ -163,13 +165,13 @@ def test_a_tuned_rate_is_told_from_a_shared_one(tmp_path):
   )
   levels = {'baseline': 2.9, 'post': 2.8}
   fake_runs.write_experiment(tmp_path / 'tuned', experiment, levels, points=3, tuned=True)
-  tuned = findings(experiment, tmp_path / 'tuned')
+  tuned = load_summary(experiment, tmp_path / 'tuned')
   assert 'at learning rate 2e-3 (tuned; baseline 4e-3)' in tuned['variants']['post']['sentence']
   assert 'learning rate (4e-3, 2e-3)' in tuned['not_held_equal']
   assert 'the budget for tuning the learning rate' not in tuned['held_equal'], 'of a tuning that is not there'
   assert 'tuning of the learning rate' in tuned['not_held_equal']
   fake_runs.write_experiment(tmp_path / 'set', experiment, levels, points=3)
-  by_hand = findings(experiment, tmp_path / 'set')
+  by_hand = load_summary(experiment, tmp_path / 'set')
   assert 'at learning rate 2e-3 (baseline 4e-3)' in by_hand['variants']['post']['sentence']
 
 
@@ -181,7 +183,7 @@ def test_the_names_of_a_grid_are_broken_where_they_are_joined(tmp_path):
     seeds=(0, 1),
   )
   levels = dict.fromkeys(experiment.variants, 2.9)
-  said = printed(findings(experiment, fake_runs.write_experiment(tmp_path, experiment, levels, points=3)))
+  said = rendered_table(load_summary(experiment, fake_runs.write_experiment(tmp_path, experiment, levels, points=3)))
   assert ' norm_placement=post ' in said
   assert ' +learning_rate=0.001 ' in said
   assert 'minus baseline' in said

@@ -7,7 +7,7 @@ import re
 import fake_runs
 import numpy as np
 import pytest
-from reported import findings, printed
+from summaries import load_summary, rendered_table
 
 from lab.analysis import find_results
 from lab.core.experiment import Experiment
@@ -107,7 +107,7 @@ def test_held_equal_is_what_the_runs_share(full):
 @pytest.mark.parametrize('width', [100, 80])
 def test_table_fits_a_terminal_and_a_pipe(full, width):
   _, _, summary = full
-  text = printed(summary, width)
+  text = rendered_table(summary, width)
   assert max(map(len, text.splitlines())) <= width
   assert '\x1b' not in text
   for piece in (
@@ -126,7 +126,7 @@ def test_table_fits_a_terminal_and_a_pipe(full, width):
 @pytest.mark.parametrize('width', [70, 60, 48])
 def test_a_narrow_table_leaves_sizes_out_and_cuts_nothing(full, width):
   _, _, summary = full
-  text = printed(summary, width)
+  text = rendered_table(summary, width)
   assert max(map(len, text.splitlines())) <= width
   assert '…' not in text
   assert '624,192' not in text
@@ -136,7 +136,7 @@ def test_a_narrow_table_leaves_sizes_out_and_cuts_nothing(full, width):
 
 def test_table_keeps_rows_whole_at_100_columns(full):
   _, _, summary = full
-  text = printed(summary)
+  text = rendered_table(summary)
   assert '[+0.061, +0.139]' in text
   assert '3.06 3.09 3.12' in text
 
@@ -144,11 +144,11 @@ def test_table_keeps_rows_whole_at_100_columns(full):
 def test_table_says_how_runs_failed(tmp_path):
   statuses = {('baseline', 1): 'diverged', ('relu', 0): 'failed_to_learn', ('relu', 3): 'diverged'}
   directory = fake_runs.write_experiment(tmp_path / 'block', statuses=statuses, points=3)
-  summary = findings(fake_runs.BLOCK, directory)
+  summary = load_summary(fake_runs.BLOCK, directory)
   learned = [cell.plain for cell in report.summary_table(summary).columns[1].cells]
   assert learned == ['4/5\n1 diverged', '5/5', '3/5\n1 failed to learn\n1 diverged', '0/5\n5 failed to learn']
   for width in (100, 80, 60):
-    text = printed(summary, width)
+    text = rendered_table(summary, width)
     assert max(map(len, text.splitlines())) <= width
     assert '…' not in text
 

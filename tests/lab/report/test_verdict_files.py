@@ -10,7 +10,7 @@ import pytest
 from lab.core.experiment import Experiment
 from lab.report import report
 
-pytestmark = pytest.mark.usefixtures('one_format')
+pytestmark = pytest.mark.usefixtures('svg_only')
 
 ODD = {'post_norm': 'a_b & 100% [x] {y} #1 ~ ^ <z> | "q"', 'relu': '*starred'}
 

@@ -1,4 +1,4 @@
-"""A terminal that is closed, a command that is killed alone, and output that nobody reads."""
+"""A closed terminal, a command killed without its workers, and output into a closed pipe."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from kill_many_times import COMMAND, MOMENTS, compare, finish, last_step, runs_o
 from training.run_files import locks
 from training.run_files.checkpoint import steps_in
 
-# A program of its own: this process has threads of JAX's, and may not fork.
+# A separate program, because this process has JAX's threads and must not fork.
 TAKE_TERMINAL = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -26,39 +26,38 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 @pytest.fixture(scope='module')
-def undisturbed(tmp_path_factory) -> Path:
-  folder = tmp_path_factory.mktemp('undisturbed')
+def uninterrupted(tmp_path_factory) -> Path:
+  folder = tmp_path_factory.mktemp('uninterrupted')
   finish(folder, folder / 'cache')
   return folder
 
 
 @contextlib.contextmanager
 def in_a_terminal(place: Path, cache: Path, ignored: bool):
-  """The command in a terminal of its own, with SIGHUP ignored or not; yields it, and what closes the terminal."""
+  """Runs the command in a new terminal, with SIGHUP ignored or not; yields the process and a function to hang up."""
   place.mkdir(exist_ok=True)
-  own, other = pty.openpty()
-
+  terminal, child = pty.openpty()
   environment = os.environ | {'BLOCKLAB_CACHE': str(cache)}
   process = subprocess.Popen(
     [sys.executable, '-c', TAKE_TERMINAL, 'SIG_IGN' if ignored else 'SIG_DFL', *COMMAND],
-    cwd=place, env=environment, stdin=other, stdout=other, stderr=other, start_new_session=True,
+    cwd=place, env=environment, stdin=child, stdout=child, stderr=child, start_new_session=True,
   )  # fmt: skip
-  os.close(other)
+  os.close(child)
   closed = threading.Event()
 
-  def show():
+  def drain():
     while not closed.is_set():
-      if select.select([own], [], [], 0.05)[0]:
-        os.read(own, 4096)
-    os.close(own)
+      if select.select([terminal], [], [], 0.05)[0]:
+        os.read(terminal, 4096)
+    os.close(terminal)
 
-  threading.Thread(target=show).start()
+  threading.Thread(target=drain).start()
   yield process, closed.set
 
 
 @pytest.mark.slow
-def test_a_closed_terminal_stops_in_order_unless_it_is_nohup(undisturbed, tmp_path):
-  cache, place = undisturbed / 'cache', tmp_path / 'place'
+def test_a_closed_terminal_stops_the_command_unless_under_nohup(uninterrupted, tmp_path):
+  cache, place = uninterrupted / 'cache', tmp_path / 'place'
   with in_a_terminal(place, cache, ignored=False) as (process, close):
     wait_for(lambda: last_step(runs_of(place)[0]) > 0, process)
     close()
@@ -69,13 +68,13 @@ def test_a_closed_terminal_stops_in_order_unless_it_is_nohup(undisturbed, tmp_pa
     wait_for(lambda: last_step(runs_of(place)[1]) > 0, process)
     close()
     assert process.wait(120) == 0
-  compare(place, undisturbed)
+  compare(place, uninterrupted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('moment', ['compile', 'step', 'evaluation', 'save', 'between runs'])
-def test_the_command_after_one_that_was_killed_alone_goes_on_at_once(undisturbed, tmp_path, moment):
-  cache, place = undisturbed / 'cache', tmp_path / 'place'
+def test_after_a_command_is_killed_without_its_workers_the_next_one_resumes(uninterrupted, tmp_path, moment):
+  cache, place = uninterrupted / 'cache', tmp_path / 'place'
   process = start(place, tmp_path / 'cold' if moment == 'compile' else cache)
   wait_for(lambda: MOMENTS[moment][0](place), process)
   process.kill()
@@ -86,20 +85,20 @@ def test_the_command_after_one_that_was_killed_alone_goes_on_at_once(undisturbed
   assert time.monotonic() - started < 10
   process = start(place, cache)
   assert process.wait() == 0, (place / 'output.txt').read_text()
-  compare(place, undisturbed)
+  compare(place, uninterrupted)
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_stops_no_run(undisturbed, tmp_path):
+def test_a_closed_pipe_stops_no_run(uninterrupted, tmp_path):
   place = tmp_path / 'place'
   place.mkdir()
-  environment = os.environ | {'BLOCKLAB_CACHE': str(undisturbed / 'cache')}
+  environment = os.environ | {'BLOCKLAB_CACHE': str(uninterrupted / 'cache')}
   pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
   with subprocess.Popen(COMMAND, cwd=place, env=environment, text=True, **pipes) as process:
     head = subprocess.run(['head', '-1'], stdin=process.stdout, capture_output=True, text=True)
     process.stdout.close()
-    told = process.stderr.read()
+    error = process.stderr.read()
   assert head.stdout.count('\n') == 1
-  assert told == 'train.py: stdout cannot be written to (Broken pipe): continuing without it\n'
+  assert error == 'train.py: stdout cannot be written to (Broken pipe): continuing without it\n'
   assert process.returncode == 0
-  compare(place, undisturbed)
+  compare(place, uninterrupted)

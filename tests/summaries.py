@@ -1,4 +1,4 @@
-"""What is said of the runs in a folder, as a summary and as the table that is printed."""
+"""The summary of an experiment's runs, and the table that the commands print of it."""
 
 import io
 
@@ -9,11 +9,11 @@ from lab.analysis.summary import summarise
 from lab.report import report
 
 
-def findings(experiment, directory):
+def load_summary(experiment, directory):
   return summarise(load_runs.load(experiment, directory))
 
 
-def printed(summary, width=100):
+def rendered_table(summary, width=100):
   file = io.StringIO()
   Console(file=file, width=width).print(report.summary_table(summary, width))
   return file.getvalue()

@@ -1,4 +1,4 @@
-"""Two commands that meet in one work directory."""
+"""Two commands that use the same work directory at the same time."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ SMALL = [
 
 
 @pytest.mark.slow
-def test_a_second_command_on_the_same_runs_is_refused_at_once(tmp_path):
+def test_a_second_command_on_the_same_runs_is_refused(tmp_path):
   first = start(tmp_path, tmp_path / 'cache')
   wait_for(lambda: (runs_of(tmp_path)[0] / 'claim').exists(), first)
   second = subprocess.run(COMMAND, cwd=tmp_path, capture_output=True, text=True)
@@ -41,7 +41,7 @@ def test_a_second_command_on_the_same_runs_is_refused_at_once(tmp_path):
 
 @pytest.mark.slow
 def test_two_commands_on_different_variants_share_a_work_directory(tmp_path):
-  """Both come to their end at about the same time; whoever is the second sees both."""
+  """They finish at about the same time; the report of the later one has the runs of both."""
   commands = [
     [*COMMAND[:2], '--experiment=norm_placement', f'--variants={variant}', '--seeds=0,1', '--workers=1', *SMALL]
     for variant in ('pre_rms', 'post_rms')
@@ -57,7 +57,7 @@ def test_two_commands_on_different_variants_share_a_work_directory(tmp_path):
 
 
 def test_the_report_is_written_by_one_command_at_a_time(tmp_path, monkeypatch):
-  """Else the first to read the results might be the last to write them."""
+  """Otherwise a command that read the results earlier could overwrite the report of a later one."""
   experiment = Experiment(question='?', variants={'a': {}}, name='trial', seeds=(0,))
   scale = Config().replace({'data.task': 'copy', 'run.steps': 40})
   (run,) = plan.plan_runs(experiment, scale, {}, tmp_path)

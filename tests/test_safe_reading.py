@@ -1,4 +1,4 @@
-"""What a run records is data: reading it runs nothing, and no name in it leads out of the work directory."""
+"""The files of a run are data: reading them executes no code, and no name in them leads out of the work directory."""
 
 import ast
 import sys
@@ -22,7 +22,7 @@ SOURCES = sorted(
     *(p for name in ('model', 'training', 'lab', 'experiments', 'configs') for p in PROJECT.glob(f'{name}/**/*.py')),
   ]
 )
-RUNS_WHAT_IT_READS = {
+UNSAFE = {
   'pickle',
   'marshal',
   'shelve',
@@ -38,7 +38,7 @@ HOSTILE = "__import__('os').system('touch hacked')"
 
 
 def names_in(tree: ast.AST) -> set[str]:
-  """What a file imports, and calls by a name of its own or of a module."""
+  """The modules that a file imports and the functions that it calls."""
   found: set[str] = set()
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
@@ -52,11 +52,11 @@ def names_in(tree: ast.AST) -> set[str]:
   return found
 
 
-def test_no_source_reads_what_can_run():
+def test_no_module_uses_an_unsafe_format():
   assert len(SOURCES) > 40
   assert {'pickle', 'eval'} <= names_in(ast.parse('from pickle import load\neval(text)'))
   for path in SOURCES:
-    assert not names_in(ast.parse(path.read_text('utf8'))) & RUNS_WHAT_IT_READS, path
+    assert not names_in(ast.parse(path.read_text('utf8'))) & UNSAFE, path
     assert 'allow_pickle' not in path.read_text('utf8'), path
 
 
@@ -68,8 +68,8 @@ def watch(event: str, arguments: tuple) -> None:
     events.append(event)
 
 
-def test_a_run_is_read_without_anything_being_run(tmp_path, monkeypatch):
-  """Python itself tells of every unpickled class; a hook cannot be taken away again, but it can be deaf."""
+def test_reading_a_run_executes_no_code(tmp_path, monkeypatch):
+  """Python reports unpickling to audit hooks, which cannot be removed; `watch` records events only in this test."""
   global events
   monkeypatch.chdir(tmp_path)
   config = Config().replace({
@@ -79,7 +79,7 @@ def test_a_run_is_read_without_anything_being_run(tmp_path, monkeypatch):
   data = load_data(config)
   run = made_run.make_run(tmp_path / 'runs' / 'trial' / HOSTILE.replace('/', '|') / 'seed_0', config, data)
   made_result.finish(run, experiment='trial', variant=HOSTILE, device=HOSTILE)
-  made_run.start(run, config, data)  # once, so that all there is to import is imported
+  made_run.start(run, config, data)  # once, so that all modules are imported
   sys.addaudithook(watch)
   events = []
   try:
@@ -98,7 +98,7 @@ def test_a_run_is_read_without_anything_being_run(tmp_path, monkeypatch):
   assert [path.name for path in tmp_path.iterdir()] == ['runs']
 
 
-def test_a_value_in_a_config_is_text(tmp_path):
+def test_a_value_in_a_config_is_not_evaluated(tmp_path):
   with pytest.raises(ConfigError, match='must be one of'):
     Config.from_flat({'model.norm': HOSTILE})
   assert not (tmp_path / 'hacked').exists()
