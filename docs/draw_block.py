@@ -6,6 +6,7 @@ calls, with symbols in place of arrays, so that the drawing cannot differ from t
 Command: python -m docs.draw_block
 """
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from model import ModelConfig
 from model.norm_placement import NORM_PLACEMENTS
 
 PICTURE = Path(__file__).with_name('block.svg')
-WIDTH, HEIGHT = 900, 452
+WIDTH, HEIGHT = 900, 224 + 114 * math.ceil(len(NORM_PLACEMENTS) / 3)
 NORM, BRANCH = '#FBE3B5', '#D3E6F3'  # fills
 NOTES = {'deepnorm': 'a = (2L)^¼', 'sandwich': 'M: a second norm'}
 
