@@ -2,6 +2,5 @@
 
 Out: batches of token sequences; the batch of a step does not depend on the number of processes.
 
-documents (decompression, text_detection, json_records | kjv) -> tokenization (splits, tokenizer) -> corpus -> windows
--> loading (or synthetic_tasks) -> batches; evaluation_subset and ngrams score the held-out splits
+documents -> splits -> tokenization (by a tokenizer) -> corpus -> windows, or synthetic_tasks -> loading -> batches
 """

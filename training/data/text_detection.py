@@ -38,8 +38,8 @@ SIGNATURES = (
   Signature('model weights', 0, (b'GGUF', b'GGML')),
   Signature('a program', 0, (b'\x7fELF', b'\xcf\xfa\xed\xfe', b'\xca\xfe\xba\xbe', b'\0asm')),
   Signature('an Office document', 0, (b'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1',), 'save it as plain text'),
-  Signature('a tar archive', 257, (b'ustar',), 'unpack it (tar xf) and name its files'),
-  Signature('an ar archive', 0, (b'!<arch>\n',), 'unpack it (ar x) and name its files'),
+  Signature('a tar archive', 257, (b'ustar',), 'extract it (tar xf) and name its files'),
+  Signature('an ar archive', 0, (b'!<arch>\n',), 'extract it (ar x) and name its files'),
   Signature('a Git LFS pointer file', 0, (b'version https://git-lfs',), 'run git lfs pull'),
 )
 BYTE_ORDER_MARKS = (  # UTF-32 before UTF-16: the little-endian mark of UTF-32 begins with that of UTF-16

