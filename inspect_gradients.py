@@ -50,7 +50,7 @@ define_config_flags()
 
 def main(console: Console) -> int:
   """Measures, prints, writes and draws the gradients that the flags specify, and returns the exit code."""
-  question = command.Question(
+  options = command.InspectOptions(
     run=RUN.value,
     compare=tuple(COMPARE.value),
     step=STEP.value,
@@ -61,7 +61,7 @@ def main(console: Console) -> int:
     changes=config_changes(),
     command=shlex.join(['python', *sys.argv]),
   )
-  return command.inspect(question, console)
+  return command.inspect(options, console)
 
 
 if __name__ == '__main__':

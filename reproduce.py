@@ -70,7 +70,7 @@ WORKDIR = flags.DEFINE_string(
 
 def main(console: Console) -> int:
   """Runs the reproductions that the flags select, and returns the exit code."""
-  options = command.Options(
+  options = command.ReproduceOptions(
     list=LIST.value,
     only=tuple(ONLY.value),
     from_logs=FROM_LOGS.value,

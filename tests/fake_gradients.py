@@ -1,10 +1,10 @@
-"""Fake measured gradients: random numbers of the right shapes, without a model."""
+"""Fake gradient measurements: random numbers of the right shapes."""
 
 from pathlib import Path
 
 import numpy as np
 
-from lab.inspect.gradients import Measured, Subject
+from lab.inspect.gradients import GradientSamples, InspectedModel
 from training.config import Config
 
 BATCHES = 3
@@ -12,8 +12,8 @@ BATCHES = 3
 
 def measured(
   layers: int, name: str = 'post', last=None, step: int = 0, directory: Path | None = None, seed: int = 0
-) -> Measured:
-  """Measurements of a model with this many layers; `last` is the gradient of the last down kernel in each batch."""
+) -> GradientSamples:
+  """Measurements of a model of this many layers; `last` sets the gradient norm of the last feed-forward, by batch."""
   rng = np.random.default_rng(seed)
 
   def draw(*shape: int) -> np.ndarray:
@@ -26,4 +26,4 @@ def measured(
   if last is not None:
     samples['grad_norm/feed_forward/down'][:, -1] = last
   config = Config().replace({'model.num_layers': layers, 'model.num_heads': 2})
-  return Measured(Subject(name, config, step, directory), samples)
+  return GradientSamples(InspectedModel(name, config, step, directory), samples)

@@ -1,4 +1,4 @@
-"""The files that answer one question to the inspector: a folder for each question, all of its files replaced as one."""
+"""Output directories of the inspector: one for each set of models, whose files are replaced together."""
 
 import os
 import shutil
@@ -10,67 +10,67 @@ from lab.core.names import checksum
 from training.config import Config
 from training.files import UNFINISHED, Damaged, read_json
 
-INDEX = 'gradients.json'  # written last; under `files` it names all that were written with it
-OURS = ('.csv', '.json', '.png', '.pdf', '.svg')
+INDEX = 'gradients.json'  # written last; its `files` lists all files written with it
+SUFFIXES = ('.csv', '.json', '.png', '.pdf', '.svg')
 
 
-def question_of_runs(names: Sequence[str], directories: Sequence[Path], step: str) -> str:
-  """A folder's name for a comparison of runs: 'baseline+post_norm_step_latest-1f0c9a3e'.
+def directory_name_for_runs(names: Sequence[str], directories: Sequence[Path], step: str) -> str:
+  """The name of the directory for a comparison of runs: 'baseline+post_norm_step_latest-1f0c9a3e'.
 
   Args:
-    names: of the runs, as they are shown.
-    directories: of the runs; a checksum tells runs of equal names apart.
-    step: as asked for.
+    names: of the runs, as shown.
+    directories: of the runs; their checksum distinguishes runs with equal names.
+    step: the value of --step.
   """
-  which = '+'.join(name.replace('/', '.') for name in names)
-  return f'{which[:80]}_step_{step}-{checksum(repr([os.path.realpath(path) for path in directories]))}'
+  models = '+'.join(name.replace('/', '.') for name in names)
+  return f'{models[:80]}_step_{step}-{checksum(repr([os.path.realpath(path) for path in directories]))}'
 
 
-def question_of_config(scale: str, changed: str, configs: Sequence[Config]) -> str:
-  """A folder's name for initial values: 'tiny+norm_placement=post_layers_4_8-03ab91cd'.
+def directory_name_for_config(scale: str, changes: str, configs: Sequence[Config]) -> str:
+  """The name of the directory for a config at initialisation: 'tiny+norm_placement=post_layers_4_8-03ab91cd'.
 
   Args:
     scale: the name of the config file.
-    changed: a name for what was changed; may be empty.
+    changes: a name for the changed fields; may be empty.
     configs: one for each depth.
   """
   depths = '_'.join(str(config.model.num_layers) for config in configs)
-  which = '+'.join(filter(None, (scale, changed)))
-  return f'{which[:80]}_layers_{depths[:40]}-{checksum(repr([config.to_flat() for config in configs]))}'
+  model = '+'.join(filter(None, (scale, changes)))
+  return f'{model[:80]}_layers_{depths[:40]}-{checksum(repr([config.to_flat() for config in configs]))}'
 
 
-def replace_files(folder: Path, write: Callable[[Path], Sequence[Path]]) -> list[Path]:
-  """Has files written to a folder of their own, then moves them to where they belong; older ones of ours go.
+def replace_files(directory: Path, write: Callable[[Path], Sequence[Path]]) -> list[Path]:
+  """Writes files to a temporary directory, moves them to their place, and deletes the files of the previous index.
 
   Args:
-    folder: where they belong; made if it is not there. What the inspector did not write stays.
-    write: writes the files to the folder it is given, the index last, and returns their paths.
+    directory: the output directory; created if it does not exist. Files that the inspector did not write are kept.
+    write: writes the files to a given directory, the index last, and returns their paths.
 
   Returns:
-    Their paths.
+    The paths of the files in the output directory.
 
   Raises:
-    OSError: if something cannot be written; the older files are then as they were.
+    OSError: if a file cannot be written; the previous files are then unchanged.
   """
-  folder.mkdir(parents=True, exist_ok=True)
-  temporary = Path(tempfile.mkdtemp(dir=folder, prefix='.', suffix=UNFINISHED))
+  directory.mkdir(parents=True, exist_ok=True)
+  temporary = Path(tempfile.mkdtemp(dir=directory, prefix='.', suffix=UNFINISHED))
   try:
     names = [path.name for path in write(temporary)]
-    older = _written_before(folder)
+    previous = _previous_files(directory)
     for name in names:
-      os.replace(temporary / name, folder / name)
+      os.replace(temporary / name, directory / name)
   finally:
     shutil.rmtree(temporary)
-  for name in older - set(names):
-    (folder / name).unlink(missing_ok=True)
-  return [folder / name for name in names]
+  for name in previous - set(names):
+    (directory / name).unlink(missing_ok=True)
+  return [directory / name for name in names]
 
 
-def _written_before(folder: Path) -> set[str]:
-  """The files that the index there names; only names of this very folder, whatever it says."""
+def _previous_files(directory: Path) -> set[str]:
+  """The files that the index in the directory lists. Paths to other directories are ignored."""
   try:
-    named = (read_json(folder / INDEX) or {}).get('files')
-  except Damaged:  # it is about to be written anew
-    named = None
-  names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-  return {name for name in names if Path(name).name == name and Path(name).suffix in OURS}
+    listed = (read_json(directory / INDEX) or {}).get('files')
+  except Damaged:  # about to be replaced
+    listed = None
+  names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+  return {name for name in names if Path(name).name == name and Path(name).suffix in SUFFIXES}

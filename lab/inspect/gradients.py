@@ -1,4 +1,4 @@
-"""Gradients of one or several models, at one or several steps, each over enough batches to give an interval."""
+"""Measures gradients of models at chosen training steps, each on several batches, so that intervals can be given."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +20,19 @@ from training.metrics import by_site
 from training.run_files import run_directory
 from training.run_files.trained_run import CheckpointDeleted, checkpoint_steps, checkpointed_state
 
-ATTEMPTS = 5  # at the newest checkpoint of a run that is in training
+ATTEMPTS = 5  # to read the latest checkpoint of a run that is still training
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
-  """What is measured.
+class InspectedModel:
+  """A model at one training step.
 
   Attributes:
-    name: of the model.
+    name: as shown in tables and figures.
     config: its config.
-    step: of its training; 0: the initial values.
-    directory: of the run, or None where each batch has initial values of its own, from the seeds that follow.
+    step: the training step; 0: the initial parameters.
+    directory: of its run; None: there is no run, and each batch is measured with its own initial parameters, drawn with
+      consecutive seeds.
   """
 
   name: str
@@ -41,127 +42,143 @@ class Subject:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-  """A subject, and every measure of `training.inspection.inspect` with a leading axis of batches."""
+class GradientSamples:
+  """A model, and every metric of `training.inspection.inspect` with a leading axis of batches."""
 
-  subject: Subject
+  model: InspectedModel
   samples: Mapping[str, np.ndarray]
 
-  def mean(self, measure: str) -> np.ndarray:
-    """Over the batches."""
-    return self.samples[measure].mean(0)
+  def mean(self, metric: str) -> np.ndarray:
+    """The mean over the batches."""
+    return self.samples[metric].mean(0)
 
-  def half_width(self, measure: str) -> np.ndarray:
-    """Of the 95% interval of the mean over the batches."""
-    return statistics.half_width(self.samples[measure])
+  def half_width(self, metric: str) -> np.ndarray:
+    """The half-width of the 95% interval of the mean over the batches."""
+    return statistics.half_width(self.samples[metric])
+
+  @property
+  def batches(self) -> int:
+    """The number of batches."""
+    return len(self.samples['loss'])
 
   @property
   def layers(self) -> int:
-    """L."""
-    return self.subject.config.model.num_layers
+    """The number of layers, L."""
+    return self.model.config.model.num_layers
 
   @property
   def label(self) -> str:
-    """The model's name, and the step or, where only depths differ, the depth."""
-    if self.subject.directory is None:
-      return f'{self.subject.name}, {self.layers} layers'
-    return f'{self.subject.name}, ' + (f'step {self.subject.step}' if self.subject.step else 'init')
+    """The name of the model and its step or, without a run, its depth."""
+    if self.model.directory is None:
+      return f'{self.model.name}, {self.layers} layers'
+    return f'{self.model.name}, ' + (f'step {self.model.step}' if self.model.step else 'init')
 
 
-def measure(subject: Subject, batches: int) -> Measured:
-  """Measures a subject on the batches that its next training steps would take (the first, for the initial values).
+def measure(inspected: InspectedModel, batches: int) -> GradientSamples:
+  """Measures a model on the batches of its next training steps.
 
   Raises:
-    ConfigError: if the data cannot be read or have changed since, or the checkpoint is another model's.
+    ConfigError: if the data cannot be read or have changed, or the checkpoint belongs to another model.
     CheckpointDeleted: see `training.run_files.trained_run.checkpointed_state`.
   """
-  config = subject.config.replace({'model.unroll': 1, 'model.remat': False})
+  config = inspected.config.replace({'model.unroll': 1, 'model.remat': False})
   data = load_data(config)
-  if subject.directory is not None:
-    run_directory.check_data(subject.directory, data.checksum)
-  inputs = train_batches(data, config.run.batch_size, config.data.seed, subject.step, batches)
+  if inspected.directory is not None:
+    run_directory.check_data(inspected.directory, data.checksum)
+  inputs = train_batches(data, config.run.batch_size, config.data.seed, inspected.step, batches)
   samples = [
     inspect(config, params, batch, by_sequence=True)
-    for params, batch in zip(_params(subject, config, batches), inputs, strict=True)
+    for params, batch in zip(_params_by_batch(inspected, config, batches), inputs, strict=True)
   ]
-  return Measured(subject, {name: np.stack([sample[name] for sample in samples]) for name in samples[0]})
+  return GradientSamples(inspected, {name: np.stack([sample[name] for sample in samples]) for name in samples[0]})
 
 
-def measure_in_time(subject: Subject, asked: str, batches: int) -> tuple[list[Measured], str]:
-  """What `measure` gives, of a run that may be in training; and what was left out, with the reason, or nothing.
+def measure_while_training(inspected: InspectedModel, step: str, batches: int) -> tuple[list[GradientSamples], str]:
+  """Measures a model whose run may still be training, and so deleting older checkpoints.
 
-  Where training has deleted the checkpoint meanwhile, --step=latest takes the one that is the newest then, and
-  --step=all leaves it out.
+  If the checkpoint is deleted meanwhile, --step=latest measures the checkpoint that is then the latest, and --step=all
+  skips it.
+
+  Args:
+    inspected: the model to measure.
+    step: the value of --step.
+    batches: the number of batches.
+
+  Returns:
+    The measurement, if there is one, and why the checkpoint was skipped, or ''.
 
   Raises:
-    ConfigError: where a step was asked for by its number, or checkpoints are deleted faster than they can be read.
+    ConfigError: if a step was given by its number, or checkpoints are deleted faster than they can be read.
   """
   for _ in range(ATTEMPTS):
     try:
-      return [measure(subject, batches)], ''
+      return [measure(inspected, batches)], ''
     except CheckpointDeleted as error:
-      there = checkpoint_steps(subject.directory) if subject.directory else []
-      if asked == 'all':
+      steps = checkpoint_steps(inspected.directory) if inspected.directory else []
+      if step == 'all':
         return [], str(error)
-      if asked != 'latest' or not there:
+      if step != 'latest' or not steps:
         raise ConfigError(str(error)) from None
-      subject = dataclasses.replace(subject, step=there[-1])
-  raise ConfigError(f'{subject.directory}: checkpoints are deleted faster than they can be read: wait for its end')
+      inspected = dataclasses.replace(inspected, step=steps[-1])
+  raise ConfigError(
+    f'{inspected.directory}: checkpoints are deleted faster than they can be read: wait until training ends'
+  )
 
 
-def _params(subject: Subject, config: Config, count: int) -> Iterator[Any]:
-  """The parameters for each batch."""
+def _params_by_batch(inspected: InspectedModel, config: Config, count: int) -> Iterator[Any]:
+  """The parameters to measure each batch with."""
   seed = config.run.init_seed
   init = jax.jit(lambda seed: model.init(config.model, jax.random.key(seed)))
-  if subject.step:
-    assert subject.directory is not None
-    params = checkpointed_state(subject.config, subject.directory, subject.step).params
+  if inspected.step:
+    assert inspected.directory is not None
+    params = checkpointed_state(inspected.config, inspected.directory, inspected.step).params
   else:
     params = init(np.uint32(seed))
   for k in range(count):
-    yield params if subject.directory is not None or k == 0 else init(np.uint32(seed + k))
+    yield params if inspected.directory is not None or k == 0 else init(np.uint32(seed + k))
 
 
 def as_json(values: np.ndarray) -> Any:
-  """Nested lists; None for what is not finite, which JSON does not have."""
+  """Nested lists, with None for non-finite numbers, which JSON lacks."""
   nullable = np.asarray(values).astype(object)
   nullable[~np.isfinite(values)] = None
   return nullable.tolist()
 
 
-def as_table(measured: Sequence[Measured]) -> pd.DataFrame:
-  """One row a model, step, layer, sublayer and measure: the mean over the batches and its 95% interval.
+def as_dataframe(measured: Sequence[GradientSamples]) -> pd.DataFrame:
+  """One row for each model, step, layer, sublayer and metric, with the mean over the batches and its 95% interval.
 
-  `sublayer` is also the name of a parameter, or `head_0`; `layer` is missing for what lies outside the blocks, and the
-  number of layers for the output of the stack.
+  The column `sublayer` also holds names of parameters and heads, as `head_0`. `layer` is missing for parameters outside
+  the blocks, and is the number of layers for the output of the stack.
   """
   return pd.DataFrame.from_records([row for one in measured for row in _rows(one)])
 
 
-def _rows(measured: Measured) -> Iterator[dict[str, Any]]:
-  subject = measured.subject
+def _rows(measured: GradientSamples) -> Iterator[dict[str, Any]]:
+  inspected = measured.model
   for name in measured.samples:
-    parsed, mean, half = MetricName.parse(name), measured.mean(name), measured.half_width(name)
-    for (layer, sublayer), one, width in zip(_where(parsed, mean, subject), mean.ravel(), half.ravel(), strict=True):
+    parsed, mean, half_width = MetricName.parse(name), measured.mean(name), measured.half_width(name)
+    locations = _locations(parsed, mean, inspected)
+    for (layer, sublayer), value, half in zip(locations, mean.ravel(), half_width.ravel(), strict=True):
       yield {
-        'model': subject.name,
-        'step': subject.step,
+        'model': inspected.name,
+        'step': inspected.step,
         'layer': layer,
         'sublayer': sublayer,
         'measure': 'total' if name == OUTPUT else parsed.measure,
-        'mean': one,
-        'low': one - width,
-        'high': one + width,
-        'batches': len(measured.samples[name]),
+        'mean': value,
+        'low': value - half,
+        'high': value + half,
+        'batches': measured.batches,
       }
 
 
-def _where(name: MetricName, values: np.ndarray, subject: Subject) -> list[tuple[int | None, str]]:
-  """(layer, sublayer) of each number of a measure, in the order of `values`."""
+def _locations(name: MetricName, values: np.ndarray, inspected: InspectedModel) -> list[tuple[int | None, str]]:
+  """(layer, sublayer) of each number of a metric, in the order of `values`."""
   if name.site:
     return [(k, name.site) for k in range(len(values))] if values.ndim else [(None, name.site)]
   if name.measure == 'loss':
     return [(None, '')]
   if name.measure == OUTPUT:
-    return [(subject.config.model.num_layers, OUTPUT)]
+    return [(inspected.config.model.num_layers, OUTPUT)]
   return [(layer, site or SUBLAYERS[1]) for layer, site, _ in by_site(name.measure, values)]

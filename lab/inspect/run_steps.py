@@ -1,4 +1,4 @@
-"""Which steps of a run the inspector looks at."""
+"""Selects the training steps of a run to inspect."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,25 +7,25 @@ from training.config import ConfigError
 from training.run_files.trained_run import format_steps
 
 
-def steps_asked_for(directory: Path, there: Sequence[int], asked: str) -> list[int]:
-  """The steps to look at: 0 for the initial values, and checkpoints.
+def select_steps(directory: Path, checkpoints: Sequence[int], step: str) -> list[int]:
+  """The steps to inspect; 0 stands for the initial parameters.
 
   Args:
     directory: of the run.
-    there: the steps of its checkpoints.
-    asked: `latest` (and the initial values beside it), `init`, `all` or a number.
+    checkpoints: the steps of its checkpoints.
+    step: the value of --step: `latest` (which includes the initial parameters), `init`, `all` or a number.
 
   Raises:
     ConfigError: if there is no such checkpoint.
   """
-  if asked == 'init' or (asked in ('0', 'all') and not there):
+  if step == 'init' or (step in ('0', 'all') and not checkpoints):
     return [0]
-  if not there:
-    raise ConfigError(f'{directory} has no checkpoint yet: --step=init looks at its initial values')
-  if asked in ('latest', 'all'):
-    return [0, *(there if asked == 'all' else there[-1:])]
-  if not asked.isdecimal():
-    raise ConfigError(f'--step={asked}: write init, latest, all or a number')
-  if int(asked) not in [0, *there]:
-    raise ConfigError(f'{directory} has no checkpoint of step {asked}: there are {format_steps(there)}')
-  return [int(asked)]
+  if not checkpoints:
+    raise ConfigError(f'{directory} has no checkpoint yet: inspect its initial parameters with --step=init')
+  if step in ('latest', 'all'):
+    return [0, *(checkpoints if step == 'all' else checkpoints[-1:])]
+  if not step.isdecimal():
+    raise ConfigError(f'--step={step}: must be init, latest, all or a number')
+  if int(step) not in [0, *checkpoints]:
+    raise ConfigError(f'{directory} has no checkpoint of step {step}: there are {format_steps(checkpoints)}')
+  return [int(step)]

@@ -28,7 +28,7 @@ BUDGET = 15 * 60  # seconds on two cores, for the default selection
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class ReproduceOptions:
   """The flags of reproduce.py; its --help describes each."""
 
   list: bool = False
@@ -40,7 +40,7 @@ class Options:
   workdir: str = 'runs'
 
 
-def reproduce(options: Options, console: Console) -> int:
+def reproduce(options: ReproduceOptions, console: Console) -> int:
   """Runs the selected reproductions.
 
   Returns:
@@ -117,7 +117,7 @@ def print_list(all_reproductions: Sequence[Reproduction], unusable: Sequence[str
     console.print(line, soft_wrap=True)
 
 
-def select(options: Options, all_reproductions: Sequence[Reproduction], folder: Path) -> list[Reproduction]:
+def select(options: ReproduceOptions, all_reproductions: Sequence[Reproduction], folder: Path) -> list[Reproduction]:
   """The reproductions named by --only; by default the fastest ones that together fit the budget.
 
   --scale=full selects all, --check those that need no training and have committed values, and --from_logs also all
@@ -150,7 +150,7 @@ def select(options: Options, all_reproductions: Sequence[Reproduction], folder: 
 
 
 def describe_left_out(
-  options: Options, selected: Sequence[Reproduction], all_reproductions: Sequence[Reproduction]
+  options: ReproduceOptions, selected: Sequence[Reproduction], all_reproductions: Sequence[Reproduction]
 ) -> list[str]:
   """A line with time and command for each reproduction that the default selection leaves out."""
   left_out = [] if options.only else [one for one in all_reproductions if one not in selected]
@@ -175,7 +175,9 @@ def load_previous(
   return results, problems
 
 
-def obtain_record(options: Options, reproduction: Reproduction, folder: Path, console: Console) -> dict[str, Any]:
+def obtain_record(
+  options: ReproduceOptions, reproduction: Reproduction, folder: Path, console: Console
+) -> dict[str, Any]:
   """The record of a reproduction: measured now (and not written yet) or, with --from_logs, read.
 
   Raises:
@@ -197,7 +199,7 @@ def obtain_record(options: Options, reproduction: Reproduction, folder: Path, co
   return record.make_record(reproduction, options.scale, measured, time.perf_counter() - started)
 
 
-def check_or_update_expected(options: Options, results: Sequence[ReproductionResult], console: Console) -> int:
+def check_or_update_expected(options: ReproduceOptions, results: Sequence[ReproductionResult], console: Console) -> int:
   """With --check, prints what differs from the committed values; with --update_expected, replaces them.
 
   Returns:

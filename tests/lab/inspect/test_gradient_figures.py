@@ -1,3 +1,5 @@
+"""Figures of gradients, measured or logged, and the data frame of measurements."""
+
 import math
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from lab.core.registry import find_experiment
 from lab.figures import figure_style, training_figures
 from lab.inspect import gradient_figures
-from lab.inspect.gradients import as_table
+from lab.inspect.gradients import as_dataframe
 from training.run_files.metrics_log import MetricsLog
 
 RUN = Path('/runs/block')
@@ -19,7 +21,7 @@ def drawn_lines(axes) -> list[np.ndarray]:
   return [np.asarray(line.get_ydata(), float) for line in axes.lines]
 
 
-def test_the_two_paths_are_what_was_measured():
+def test_two_paths_plots_the_measured_means():
   one = fake_gradients.measured(3)
   figure = gradient_figures.two_paths([one]).figure
   above, below = figure.axes
@@ -31,7 +33,7 @@ def test_the_two_paths_are_what_was_measured():
   assert 'norm over tokens' in above.get_ylabel()
 
 
-def test_a_path_that_carries_nothing_is_not_on_a_logarithmic_axis():
+def test_a_zero_path_does_not_extend_the_logarithmic_axis():
   one = fake_gradients.measured(2)
   one.samples['skip'][:] = 0
   figure = gradient_figures.two_paths([one]).figure
@@ -40,21 +42,21 @@ def test_a_path_that_carries_nothing_is_not_on_a_logarithmic_axis():
 
 
 @pytest.mark.parametrize('count', [1, 2, 3, 4, 7])
-def test_as_many_panels_as_models(count):
+def test_two_paths_has_a_panel_for_each_model(count):
   picture = gradient_figures.two_paths([fake_gradients.measured(2 + k) for k in range(count)])
   titles = [axes.get_title() for axes in picture.figure.axes]
   assert [title for title in titles if title] == [f'post, {2 + k} layers' for k in range(count)]
 
 
-def test_depths_are_fitted_in_both_kinds_of_norm():
+def test_norm_by_depth_fits_both_norms():
   measured = [fake_gradients.measured(layers, last=layers**-0.5) for layers in (4, 8, 16)]
   pictures = {picture.name: picture for picture in gradient_figures.draw_all(measured)}
   labels = [line.get_label() for line in pictures['norm_by_depth'].figure.axes[0].lines]
-  assert any(label.startswith('batch mean, then norm: depth^(-0.50') for label in labels)
-  assert any(label.startswith('norm of each sequence, then rms: depth^(') for label in labels)
+  assert any(label.startswith('norm of the batch mean: depth^(-0.50') for label in labels)
+  assert any(label.startswith('rms over sequences of the norm: depth^(') for label in labels)
 
 
-def test_the_baseline_is_black_here_too():
+def test_models_have_the_colours_of_their_variants():
   measured = [
     fake_gradients.measured(2, name=name, step=step, directory=RUN / name / 'seed_0')
     for name in ('baseline', 'post_norm')
@@ -65,15 +67,15 @@ def test_the_baseline_is_black_here_too():
   assert [line.get_color() for line in left.lines] == [
     styles[name].colour for name in ('baseline', 'baseline', 'post_norm', 'post_norm')
   ]
-  assert [line.get_linestyle() for line in left.lines] == ['--', '-', '--', '-']  # the initial values are dashed
-  assert 'batch mean, then norm' in right.get_ylabel()
+  assert [line.get_linestyle() for line in left.lines] == ['--', '-', '--', '-']  # dashed at initialisation
+  assert 'norm of the batch mean' in right.get_ylabel()
   assert 'norm over tokens' in left.get_ylabel()
 
 
-# --- from a log alone
+# --- figures of the training log
 
 
-def log_of(directory: Path, steps=(1, 10, 20, 30)) -> None:
+def write_log(directory: Path, steps=(1, 10, 20, 30)) -> None:
   with MetricsLog(directory) as log:
     for step in steps:
       row = {'train/loss': 1.0}
@@ -87,25 +89,25 @@ def log_of(directory: Path, steps=(1, 10, 20, 30)) -> None:
       log.write(step, row)
 
 
-def test_a_heat_map_a_measure(tmp_path):
-  log_of(tmp_path)
+def test_one_heat_map_for_each_metric(tmp_path):
+  write_log(tmp_path)
   pictures = {picture.name: picture for picture in training_figures.over_training(tmp_path, 'post_norm')}
   panels = {axes.get_title(): axes for axes in pictures['over_training_post_norm'].figure.axes if axes.get_title()}
   assert len(panels) == 6
   values = panels['gradient, total'].collections[0].get_array()
-  np.testing.assert_array_equal(values, np.repeat([[1, 1.5, 2, 2.5, 3, 3.5]], 4, 0).T)  # places by steps
+  np.testing.assert_array_equal(values, np.repeat([[1, 1.5, 2, 2.5, 3, 3.5]], 4, 0).T)  # sublayers by steps
   np.testing.assert_array_equal(panels['stream RMS'].collections[0].get_array()[0], [1, 10, 20, 30])
 
 
-def test_the_update_ratio_is_that_of_all_parameters_of_a_block(tmp_path):
-  log_of(tmp_path)
+def test_update_ratio_is_over_all_parameters_of_a_block(tmp_path):
+  write_log(tmp_path)
   (axes, _) = training_figures.over_training(tmp_path, 'run')[1].figure.axes
   np.testing.assert_allclose(drawn_lines(axes)[0], [1, 1 / 10, 1 / 20, 1 / 30])  # 5 / step over 5
 
 
 @pytest.mark.parametrize('odd', ['zero', 'nothing finite', 'one step'])
-def test_odd_logs_are_drawn(tmp_path, odd):
-  log_of(tmp_path, steps=(1,) if odd == 'one step' else (1, 10))
+def test_degenerate_logs_are_drawn(tmp_path, odd):
+  write_log(tmp_path, steps=(1,) if odd == 'one step' else (1, 10))
   metrics = training_figures.results.load_metrics(tmp_path)
   if odd != 'one step':
     metrics.loc[:] = 0.0 if odd == 'zero' else math.nan
@@ -114,7 +116,7 @@ def test_odd_logs_are_drawn(tmp_path, odd):
       figure_style.save(picture.figure, tmp_path, picture.name)
 
 
-def test_a_run_that_logged_none_is_told_so(tmp_path):
+def test_a_run_without_gradient_logs_has_an_explanation_instead_of_figures(tmp_path):
   with MetricsLog(tmp_path) as log:
     log.write(1, {'train/loss': 1.0})
   for picture in training_figures.over_training(tmp_path, 'run'):
@@ -122,12 +124,12 @@ def test_a_run_that_logged_none_is_told_so(tmp_path):
     assert 'inspect.level=off' in picture.caption
 
 
-# --- the table of numbers
+# --- the data frame
 
 
-def test_one_row_a_layer_a_sublayer_and_a_measure():
+def test_dataframe_has_one_row_per_layer_sublayer_and_metric():
   one = fake_gradients.measured(3, name='post', step=0)
-  table = as_table([one])
+  table = as_dataframe([one])
   assert list(table.columns) == ['model', 'step', 'layer', 'sublayer', 'measure', 'mean', 'low', 'high', 'batches']
   assert not table.duplicated(['model', 'step', 'layer', 'sublayer', 'measure']).any()
   row = table[(table.layer == 1) & (table.sublayer == 'feed_forward') & (table.measure == 'total')].iloc[0]

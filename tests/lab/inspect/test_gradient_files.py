@@ -1,4 +1,4 @@
-"""Each question to the inspector has a folder, and what an older answer left there goes with it."""
+"""Output directories of the inspector: names, and files that replace those written before."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,8 @@ from training.config import Config
 from training.files import write_json
 
 
-def answer(*names: str):
-  """Writes files of these names, and the index of them."""
+def writer(*names: str):
+  """A function that writes files with these names and their index."""
 
   def write(folder: Path) -> list[Path]:
     for name in names:
@@ -23,61 +23,61 @@ def answer(*names: str):
   return write
 
 
-def there(folder: Path) -> set[str]:
+def names_in(folder: Path) -> set[str]:
   return {path.name for path in folder.iterdir()}
 
 
-def test_files_of_the_last_answer_go_and_others_stay(tmp_path):
-  folder = tmp_path / 'answer'
-  assert gradient_files.replace_files(folder, answer('a.csv', 'b.png'))[0] == folder / 'a.csv'
+def test_previous_files_are_deleted_and_others_kept(tmp_path):
+  folder = tmp_path / 'output'
+  assert gradient_files.replace_files(folder, writer('a.csv', 'b.png'))[0] == folder / 'a.csv'
   (folder / 'notes.txt').write_text('mine')
-  gradient_files.replace_files(folder, answer('a.csv', 'c.svg'))
-  assert there(folder) == {'a.csv', 'c.svg', 'gradients.json', 'notes.txt'}
+  gradient_files.replace_files(folder, writer('a.csv', 'c.svg'))
+  assert names_in(folder) == {'a.csv', 'c.svg', 'gradients.json', 'notes.txt'}
   assert (folder / 'a.csv').read_text() == "('a.csv', 'c.svg')"
 
 
-def test_what_fails_leaves_the_last_answer_whole(tmp_path):
-  gradient_files.replace_files(tmp_path, answer('a.csv', 'b.png'))
+def test_a_failed_write_keeps_the_previous_files(tmp_path):
+  gradient_files.replace_files(tmp_path, writer('a.csv', 'b.png'))
   before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-  def full(folder):
-    answer('a.csv')(folder)
+  def fail(folder):
+    writer('a.csv')(folder)
     raise OSError(28, 'No space left on device')
 
   with pytest.raises(OSError, match='No space'):
-    gradient_files.replace_files(tmp_path, full)
+    gradient_files.replace_files(tmp_path, fail)
   assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_an_index_deletes_nothing_outside_its_folder(tmp_path):
-  folder, outside = tmp_path / 'answer', tmp_path / 'outside.csv'
+def test_an_index_cannot_delete_files_outside_its_directory(tmp_path):
+  folder, outside = tmp_path / 'output', tmp_path / 'outside.csv'
   outside.write_text('mine')
   folder.mkdir()
   (folder / 'mine.txt').write_text('mine')
   (folder / 'gradients.json').write_text(
     json.dumps({'files': ['../outside.csv', str(outside), '..', 'mine.txt', 3, None, '.']})
   )
-  gradient_files.replace_files(folder, answer('a.csv'))
+  gradient_files.replace_files(folder, writer('a.csv'))
   assert outside.exists()
-  assert there(folder) == {'a.csv', 'gradients.json', 'mine.txt'}
+  assert names_in(folder) == {'a.csv', 'gradients.json', 'mine.txt'}
 
 
-def test_every_question_has_a_name_of_its_own(tmp_path):
+def test_directory_names_are_distinct(tmp_path):
   runs = [tmp_path / f'runs/block/{variant}/seed_0' for variant in ('baseline', 'post_norm')]
   others = [tmp_path / f'others/block/{variant}/seed_0' for variant in ('baseline', 'post_norm')]
   names = ['baseline', 'post_norm']
   deep, wide = Config().replace({'model.num_layers': 4}), Config().replace({'model.d_model': 128})
-  questions = [
-    gradient_files.question_of_runs(names, runs, 'latest'),
-    gradient_files.question_of_runs(names, runs, '300'),
-    gradient_files.question_of_runs(names, others, 'latest'),
-    gradient_files.question_of_runs(names[::-1], runs[::-1], 'latest'),
-    gradient_files.question_of_config('tiny', '', [deep]),
-    gradient_files.question_of_config('tiny', '', [deep, Config()]),
-    gradient_files.question_of_config('tiny', 'd_model=128', [wide]),
-    gradient_files.question_of_config('mine', 'd_model=128', [wide.replace({'model.num_heads': 2})]),
+  directory_names = [
+    gradient_files.directory_name_for_runs(names, runs, 'latest'),
+    gradient_files.directory_name_for_runs(names, runs, '300'),
+    gradient_files.directory_name_for_runs(names, others, 'latest'),
+    gradient_files.directory_name_for_runs(names[::-1], runs[::-1], 'latest'),
+    gradient_files.directory_name_for_config('tiny', '', [deep]),
+    gradient_files.directory_name_for_config('tiny', '', [deep, Config()]),
+    gradient_files.directory_name_for_config('tiny', 'd_model=128', [wide]),
+    gradient_files.directory_name_for_config('mine', 'd_model=128', [wide.replace({'model.num_heads': 2})]),
   ]
-  assert len(set(questions)) == len(questions)
-  assert questions[0].startswith('baseline+post_norm_step_latest-')
-  assert questions[5].startswith('tiny_layers_4_12-')
-  assert all(SAFE_NAME.fullmatch(question) for question in questions)
+  assert len(set(directory_names)) == len(directory_names)
+  assert directory_names[0].startswith('baseline+post_norm_step_latest-')
+  assert directory_names[5].startswith('tiny_layers_4_12-')
+  assert all(SAFE_NAME.fullmatch(name) for name in directory_names)

@@ -1,4 +1,4 @@
-"""A run that is being trained while it is looked at."""
+"""Inspecting a run while it is still training."""
 
 import shutil
 
@@ -7,7 +7,7 @@ import made_run
 import pytest
 
 from lab.inspect import gradients
-from lab.inspect.gradients import Measured, Subject
+from lab.inspect.gradients import GradientSamples, InspectedModel
 from training.config import Config, ConfigError
 from training.data.loading import load_data
 from training.run_files import checkpoint, trained_run
@@ -20,12 +20,12 @@ CONFIG = Config().replace({
 
 @pytest.fixture
 def run(tmp_path):
-  """A run with checkpoints of 24 and 36."""
+  """A run with checkpoints at steps 24 and 36."""
   return made_run.make_run(tmp_path / 'seed_0', CONFIG, load_data(CONFIG))
 
 
 def train_on(run, step: int) -> None:
-  """What training does after some steps: a checkpoint more, and the oldest goes."""
+  """Adds a checkpoint and deletes the oldest, as training does."""
   steps = trained_run.checkpoint_steps(run)
   folder = run / 'checkpoints'
   shutil.copytree(folder / str(steps[-1]), folder / str(step))
@@ -33,7 +33,7 @@ def train_on(run, step: int) -> None:
 
 
 def rotate_before(monkeypatch, run, steps: list[int], times: int = 1, partly: bool = False) -> None:
-  """Has training go on between the moment a checkpoint is chosen and that in which it is read."""
+  """Lets training continue between selecting and reading a checkpoint."""
   load, pending = checkpoint.load, list(range(steps[0], steps[0] + 100 * times, 100))
 
   def late(path, like, check):
@@ -47,56 +47,56 @@ def rotate_before(monkeypatch, run, steps: list[int], times: int = 1, partly: bo
   monkeypatch.setattr(checkpoint, 'load', late)
 
 
-def fake_measure(subject, batches):
-  """Loads what is measured, and measures nothing."""
-  trained_run.checkpointed_state(subject.config, subject.directory, subject.step)
-  return Measured(subject, {})
+def fake_measure(inspected, batches):
+  """Loads the checkpoint without measuring."""
+  trained_run.checkpointed_state(inspected.config, inspected.directory, inspected.step)
+  return GradientSamples(inspected, {})
 
 
-def looked_at(run, monkeypatch, step: int, asked: str):
+def inspected_steps(run, monkeypatch, step: int, option: str):
   monkeypatch.setattr(gradients, 'measure', fake_measure)
-  found, left_out = gradients.measure_in_time(Subject('it', CONFIG, step, run), asked, 2)
-  return [one.subject.step for one in found], left_out
+  found, skipped = gradients.measure_while_training(InspectedModel('it', CONFIG, step, run), option, 2)
+  return [one.model.step for one in found], skipped
 
 
 @pytest.mark.parametrize('partly', [False, True])
-def test_latest_is_what_is_the_newest_when_it_is_read(run, monkeypatch, partly):
+def test_latest_follows_a_deleted_checkpoint(run, monkeypatch, partly):
   train_on(run, 48)  # 36 and 48
   rotate_before(monkeypatch, run, [60], partly=partly)
-  assert looked_at(run, monkeypatch, 36, 'latest')[0] == [60]
+  assert inspected_steps(run, monkeypatch, 36, 'latest')[0] == [60]
 
 
-def test_all_leaves_out_what_was_deleted_and_says_so(run, monkeypatch):
+def test_all_skips_a_deleted_checkpoint_with_a_message(run, monkeypatch):
   rotate_before(monkeypatch, run, [48])
-  steps, said = looked_at(run, monkeypatch, 24, 'all')
+  steps, message = inspected_steps(run, monkeypatch, 24, 'all')
   assert steps == []
-  assert 'no whole checkpoint of step 24 any more' in said
-  assert 'there are init and 36, 48' in said
+  assert 'no whole checkpoint of step 24 any more' in message
+  assert 'there are init and 36, 48' in message
 
 
-def test_a_step_asked_for_by_its_number_that_was_deleted_is_one_line(run, monkeypatch):
+def test_a_deleted_checkpoint_given_by_number_is_an_error(run, monkeypatch):
   rotate_before(monkeypatch, run, [48])
   with pytest.raises(ConfigError, match=r'has no whole checkpoint of step 24 any more.* there are init and 36, 48'):
-    looked_at(run, monkeypatch, 24, '24')
+    inspected_steps(run, monkeypatch, 24, '24')
 
 
-def test_checkpoints_that_vanish_again_and_again_end_in_one_line(run, monkeypatch):
-  def gone(subject, batches):
+def test_checkpoints_deleted_repeatedly_are_an_error(run, monkeypatch):
+  def deleted(inspected, batches):
     raise trained_run.CheckpointDeleted('deleted')
 
-  monkeypatch.setattr(gradients, 'measure', gone)
+  monkeypatch.setattr(gradients, 'measure', deleted)
   with pytest.raises(ConfigError, match='deleted faster than they can be read'):
-    gradients.measure_in_time(Subject('it', CONFIG, 36, run), 'latest', 2)
+    gradients.measure_while_training(InspectedModel('it', CONFIG, 36, run), 'latest', 2)
 
 
-def test_a_damaged_checkpoint_is_not_taken_for_one_that_was_deleted(run, monkeypatch):
+def test_a_damaged_checkpoint_is_not_reported_as_deleted(run, monkeypatch):
   (run / 'checkpoints/36/manifest.json').write_text('{')
-  for asked in ('latest', 'all', '36'):
+  for option in ('latest', 'all', '36'):
     with pytest.raises(ConfigError, match=r'manifest.json has changed: look at another --step'):
-      looked_at(run, monkeypatch, 36, asked)
+      inspected_steps(run, monkeypatch, 36, option)
 
 
-def test_a_mistake_of_ours_is_told_as_one(run, monkeypatch):
+def test_a_programming_error_is_raised(run, monkeypatch):
   def broken(path, like, check):
     raise ZeroDivisionError
 
@@ -105,7 +105,7 @@ def test_a_mistake_of_ours_is_told_as_one(run, monkeypatch):
     trained_run.checkpointed_state(CONFIG, run, 36)
 
 
-def test_whatever_orbax_raises_where_files_are_deleted_under_it(run, monkeypatch):
+def test_an_orbax_error_on_deleted_files_is_reported_as_deleted(run, monkeypatch):
   def deleted(path, like, check):
     train_on(run, 48)
     raise ValueError('tensorstore: NOT_FOUND')
@@ -115,6 +115,6 @@ def test_whatever_orbax_raises_where_files_are_deleted_under_it(run, monkeypatch
     trained_run.checkpointed_state(CONFIG, run, 24)
 
 
-def test_the_parameters_are_those_of_the_checkpoint(run):
+def test_parameters_are_those_of_the_checkpoint(run):
   params = trained_run.checkpointed_state(CONFIG, run, 36).params
   assert {float(leaf.min()) for leaf in jax.tree.leaves(params)} == {36.0}

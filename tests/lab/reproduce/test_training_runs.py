@@ -102,7 +102,7 @@ def test_from_logs_reads_the_runs_if_they_exist(copy_task):
   assert record.to_json(made['measured'])['pre'] == [0, 0]
   assert made['seeds'] == [0, 1]
   write_json(path, {**made, 'measured': {**record.to_json(made['measured']), 'pre': [9.0, 9.0]}})
-  asked = command.Options(from_logs=True)
+  asked = command.ReproduceOptions(from_logs=True)
   again = command.obtain_record(asked, reproduction, path.parents[1], Console(file=io.StringIO()))
   assert again['measured'] == record.to_json(made['measured'])
   before = path.read_bytes()
