@@ -1,4 +1,4 @@
-"""A file in experiments/ that cannot be used breaks nothing but itself."""
+"""An invalid file in experiments/ affects nothing else."""
 
 import importlib.util
 import shutil
@@ -12,7 +12,7 @@ from training.config import ConfigError
 
 HEAD = 'from lab.core.experiment import Experiment, Grid\n'
 GOOD = "EXPERIMENT = Experiment(question='Why?', variants={'a': {}, 'b': {'model.num_layers': 3}}"
-BROKEN = {  # content, and what is said of it
+BROKEN = {  # content, and a part of the message
   'syntax.py': ('x = 1\nEXPERIMENT = Experiment(\n', 'syntax.py, line 2: not Python: '),
   'nulls.py': ('EXPERIMENT = 1\0\n', 'nulls.py: not Python: '),
   'binary.py': (b'\0\5\26\7\xff\xfe', 'binary.py'),
@@ -67,13 +67,13 @@ WORKS = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-  """An experiments/ of its own, with one good experiment in it."""
-  place = tmp_path / 'experiments'
-  place.mkdir()
-  shutil.copy(registry.FOLDER / 'heads.py', place)
-  monkeypatch.setattr(registry, 'FOLDER', place)
-  monkeypatch.setattr('experiments.__path__', [str(place), *__import__('experiments').__path__])
-  return place
+  """A separate folder of experiments, with one valid experiment in it."""
+  folder = tmp_path / 'experiments'
+  folder.mkdir()
+  shutil.copy(registry.FOLDER / 'heads.py', folder)
+  monkeypatch.setattr(registry, 'FOLDER', folder)
+  monkeypatch.setattr('experiments.__path__', [str(folder), *__import__('experiments').__path__])
+  return folder
 
 
 def write(path, content):
@@ -81,7 +81,7 @@ def write(path, content):
 
 
 @pytest.mark.parametrize('name', BROKEN)
-def test_a_broken_file_is_one_line_and_breaks_no_other(folder, name):
+def test_an_invalid_file_gives_one_line_and_affects_no_other(folder, name):
   content, message = BROKEN[name]
   write(folder / name, content)
   assert len(registry.find_experiment('heads').variants) > 1
@@ -94,13 +94,13 @@ def test_a_broken_file_is_one_line_and_breaks_no_other(folder, name):
 
 @pytest.mark.filterwarnings('ignore:.*invalid escape:SyntaxWarning', 'ignore:.*invalid escape:DeprecationWarning')
 @pytest.mark.parametrize('name', WORKS)
-def test_an_experiment_is_found_however_it_is_assigned_and_called(folder, name):
+def test_an_experiment_is_found_for_every_form_of_assignment_and_file_name(folder, name):
   write(folder / name, WORKS[name])
   found = registry.find_experiment(name.removesuffix('.py'))
   assert (found.name, list(found.variants)) == (name.removesuffix('.py'), ['a', 'b'])
 
 
-def test_the_list_has_the_good_ones_and_says_what_is_wrong_with_the_rest(folder, capfd):
+def test_the_list_shows_valid_experiments_and_the_errors_of_invalid_files(folder, capfd):
   for name, (content, _) in BROKEN.items():
     write(folder / name, content)
   for hidden in ('.#heads.py', '._heads.py'):
@@ -111,15 +111,15 @@ def test_the_list_has_the_good_ones_and_says_what_is_wrong_with_the_rest(folder,
   output, error = capfd.readouterr()
   assert error == ''
   assert 'heads_4' in output
-  told = [line for line in output.splitlines() if line.startswith('cannot be used: ')]
-  assert len(told) == len(BROKEN) + 2
+  refusals = [line for line in output.splitlines() if line.startswith('cannot be used: ')]
+  assert len(refusals) == len(BROKEN) + 2
   for _, message in BROKEN.values():
-    assert any(message in line for line in told)
-  assert 'cannot be used: experiments/folder.py: is not a file' in told
+    assert any(message in line for line in refusals)
+  assert 'cannot be used: experiments/folder.py: is not a file' in refusals
   assert '._heads' not in output
 
 
-def test_asking_for_a_broken_one_is_one_line_and_code_2(folder, capfd, tmp_path):
+def test_running_an_invalid_experiment_prints_one_line_and_exits_with_2(folder, capfd, tmp_path):
   write(folder / 'syntax.py', BROKEN['syntax.py'][0])
   assert run_main('--experiment=syntax', f'--workdir={tmp_path / "runs"}') == 2
   output, error = capfd.readouterr()
@@ -128,7 +128,7 @@ def test_asking_for_a_broken_one_is_one_line_and_code_2(folder, capfd, tmp_path)
   assert not (tmp_path / 'runs').exists()
 
 
-def test_a_file_that_is_mended_is_read_again(folder):
+def test_a_file_is_parsed_again_after_it_was_edited(folder):
   write(folder / 'late.py', 'EXPERIMENT = 5\n')
   with pytest.raises(ConfigError):
     registry.find_experiment('late')
@@ -137,7 +137,7 @@ def test_a_file_that_is_mended_is_read_again(folder):
   assert 'late' not in registry.experiment_names()
 
 
-def test_every_module_that_moved_is_where_the_message_says():
+def test_every_moved_module_exists_at_its_new_name():
   for old, places in MOVED.items():
     assert importlib.util.find_spec(old) is None or old == 'training.data', old
     for place in places:

@@ -19,7 +19,7 @@ EXPERIMENT = Experiment(
 )
 
 
-def test_runs_go_seed_by_seed_so_that_pairs_end_together(tmp_path):
+def test_runs_are_ordered_by_seed_so_that_pairs_finish_together(tmp_path):
   runs = plan.plan_runs(EXPERIMENT, Config(), {}, tmp_path)
   assert [(run.seed, run.variant) for run in runs] == [
     (seed, variant) for seed in (0, 7) for variant in ('baseline', 'post', 'fast')
@@ -28,30 +28,30 @@ def test_runs_go_seed_by_seed_so_that_pairs_end_together(tmp_path):
   assert (runs[4].config.run.init_seed, runs[4].config.data.seed) == (7, 7)
 
 
-def test_a_later_source_wins(tmp_path):
+def test_a_later_source_overrides_an_earlier_one(tmp_path):
   scale = Config().replace({'model.num_layers': 2, 'model.num_heads': 2, 'optimizer.learning_rate': 1e-4})
   flags = {'model.d_model': 48, 'optimizer.learning_rate': 1e-3, 'data.seed': 5}
   baseline, _, fast = plan.plan_runs(dataclasses.replace(EXPERIMENT, seeds=(1,)), scale, flags, tmp_path)
-  assert baseline.config.model.num_heads == 2  # the scale's own
+  assert baseline.config.model.num_heads == 2  # from the scale file
   assert baseline.config.model.num_layers == 3  # the base over the scale
   assert baseline.config.model.d_model == 48  # a flag over the base
   assert baseline.config.optimizer.learning_rate == 1e-3
   assert fast.config.optimizer.learning_rate == 1e-2  # the variant over a flag
-  assert (baseline.config.run.init_seed, baseline.config.data.seed) == (1, 5)  # a seed set apart stays apart
+  assert (baseline.config.run.init_seed, baseline.config.data.seed) == (1, 5)  # a flag may set one of the two seeds
 
 
-def test_variants_that_are_the_same_are_refused(tmp_path):
+def test_identical_variants_are_rejected(tmp_path):
   with pytest.raises(ConfigError, match='trial/fast/seed_0 is the same as trial/baseline/seed_0'):
     plan.plan_runs(EXPERIMENT, Config(), {'optimizer.learning_rate': 1e-2}, tmp_path)
 
 
-def test_seeds_that_are_the_same_are_refused(tmp_path):
+def test_identical_seeds_are_rejected(tmp_path):
   with pytest.raises(ConfigError, match='trial/baseline/seed_7 is the same as trial/baseline/seed_0'):
     plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3, 'data.seed': 3}, tmp_path)
   assert len(plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3}, tmp_path)) == 6  # the order still differs
 
 
-def test_an_impossible_variant_is_named(tmp_path):
+def test_the_message_for_an_invalid_config_names_the_variant(tmp_path):
   with pytest.raises(ConfigError, match=r'^trial/baseline: model.num_heads=5 does not divide'):
     plan.plan_runs(EXPERIMENT, Config(), {'model.num_heads': 5}, tmp_path)
 
@@ -65,22 +65,22 @@ def test_select():
     plan.select(EXPERIMENT, ['pots'], [])
 
 
-def test_a_custom_run_is_named_by_what_was_changed():
+def test_a_custom_run_is_named_after_its_changes():
   changes = {'model.norm_placement': 'post', 'optimizer.learning_rate': 3e-3}
-  made = plan.custom_experiment(changes, '')
-  assert made.variants == {'norm_placement=post+learning_rate=0.003': changes}
-  assert made.seeds == (0,)
+  experiment = plan.custom_experiment(changes, '')
+  assert experiment.variants == {'norm_placement=post+learning_rate=0.003': changes}
+  assert experiment.seeds == (0,)
   assert list(plan.custom_experiment(changes, 'mine').variants) == ['mine']
   assert list(plan.custom_experiment({}, '').variants) == ['default']
 
 
 def test_a_sweep_is_a_grid_of_typed_values():
-  made = plan.sweep_experiment('model.norm_placement=pre,post; optimizer.learning_rate=1e-3,4e-3', {}, '')
-  assert list(made.variants) == [
+  experiment = plan.sweep_experiment('model.norm_placement=pre,post; optimizer.learning_rate=1e-3,4e-3', {}, '')
+  assert list(experiment.variants) == [
     'norm_placement=pre+learning_rate=0.001', 'norm_placement=pre+learning_rate=0.004',
     'norm_placement=post+learning_rate=0.001', 'norm_placement=post+learning_rate=0.004',
   ]  # fmt: skip
-  assert made.variants['norm_placement=post+learning_rate=0.004'] == {
+  assert experiment.variants['norm_placement=post+learning_rate=0.004'] == {
     'model.norm_placement': 'post',
     'optimizer.learning_rate': 0.004,
   }
@@ -105,14 +105,14 @@ def test_a_sweep_is_a_grid_of_typed_values():
     ('model.d_model=32,64', 'is set both by --sweep and by another flag'),
   ],
 )
-def test_a_sweep_that_cannot_be_read(sweep, message):
+def test_an_invalid_sweep_is_rejected_in_one_line(sweep, message):
   with pytest.raises(ConfigError, match=message) as error:
     plan.sweep_experiment(sweep, {'model.d_model': 16}, '')
   assert '\n' not in str(error.value)
 
 
 @given(st.text(max_size=12))
-def test_a_name_never_leaves_the_work_directory(name):
+def test_a_valid_name_stays_inside_the_work_directory(name):
   try:
     names.check_variant_name(name)
     names.check_experiment_name(name)
@@ -123,12 +123,12 @@ def test_a_name_never_leaves_the_work_directory(name):
   assert inside.parent.name == name
 
 
-def test_a_sweep_does_not_take_the_name_of_an_experiment():
+def test_a_sweep_cannot_use_the_name_of_an_experiment():
   with pytest.raises(ConfigError, match='--name=block is the name of an experiment'):
     plan.sweep_experiment('model.num_layers=1,2', {}, 'block')
 
 
-def test_directories_are_checked_without_writing(tmp_path):
+def test_checking_directories_writes_nothing(tmp_path):
   runs = plan.plan_runs(EXPERIMENT, Config(), {}, tmp_path)
   plan.check_directories(runs)
   assert not list(tmp_path.iterdir())

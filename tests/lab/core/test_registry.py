@@ -13,24 +13,24 @@ from training.state import init_state
 from training.step import make_train_step
 
 NAMES = registry.experiment_names()
-GRID = ('optimizer.learning_rate', 'model.num_layers')  # more of these is more of the same
+GRID = ('optimizer.learning_rate', 'model.num_layers')  # variants that differ only in these are tested once
 TINY = {
   'model.vocab_size': 16, 'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 8,
   'run.batch_size': 2,
 }  # fmt: skip
 
 
-def test_the_experiments_there_are():
+def test_experiments_are_found_and_other_modules_are_not():
   assert {'block', 'norm_placement', 'glu_variants', 'residual', 'heads', 'initialisation'} <= set(NAMES)
   assert not {'plan', 'report', 'registry', 'experiment'} & set(NAMES)
 
 
-def test_an_unknown_reproduction_names_the_nearest():
+def test_an_unknown_reproduction_suggests_the_most_similar_name():
   with pytest.raises(ConfigError, match="unknown reproduction 'rank_colapse': did you mean 'rank_collapse'"):
     registry.find_reproduction('rank_colapse')
 
 
-def test_an_unknown_experiment_names_the_nearest():
+def test_an_unknown_experiment_suggests_the_most_similar_name():
   with pytest.raises(ConfigError, match="unknown experiment 'bock': did you mean 'block'"):
     registry.find_experiment('bock')
 
@@ -42,24 +42,24 @@ def test_a_removed_experiment_names_its_replacement():
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_an_experiment_says_what_it_asks_and_how_to_run_it(name):
+def test_an_experiment_has_a_question_and_its_docstring_the_command(name):
   experiment = registry.find_experiment(name)
   assert experiment.name == name
   assert experiment.question.endswith('?')
-  maps_a_grid = name in registry.reproduction_names()  # some of which have more runs than a person waits for
-  assert len(experiment.seeds) >= (2 if maps_a_grid else 5)
+  has_grid = name in registry.reproduction_names()  # some of which have too many runs for five seeds
+  assert len(experiment.seeds) >= (2 if has_grid else 5)
   module = __import__(f'experiments.{name}', fromlist=['EXPERIMENT'])
   assert f'python train.py --experiment={name}' in module.__doc__
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_every_run_of_an_experiment_has_a_directory_of_its_own(name, tmp_path):
+def test_every_run_of_an_experiment_has_its_own_directory(name, tmp_path):
   experiment = registry.find_experiment(name)
   runs = plan.plan_runs(experiment, Config(), {}, tmp_path)
   assert len({run.directory for run in runs}) == len(runs) == len(experiment.variants) * len(experiment.seeds)
 
 
-def test_heads_differ_in_nothing_but_heads(tmp_path):
+def test_the_variants_of_heads_have_equal_parameters_and_flops(tmp_path):
   runs = plan.plan_runs(registry.find_experiment('heads'), Config(), {}, tmp_path)
   assert len({num_parameters(run.config.model) for run in runs}) == 1
   assert len({flops_per_token(run.config.model, 64) for run in runs}) == 1
@@ -80,14 +80,14 @@ def two_steps(config: Config):
 
 
 def variants() -> list[tuple[str, str]]:
-  """Every variant but those that differ from one before in nothing but the learning rate and the depth."""
+  """Every variant, except those that differ from an earlier one only in the learning rate or the depth."""
   found = []
   for name in NAMES:
-    seen = []
+    earlier = []
     for variant, changes in registry.find_experiment(name).variants.items():
       rest = {path: value for path, value in changes.items() if path not in GRID}
-      if rest not in seen:
-        seen.append(rest)
+      if rest not in earlier:
+        earlier.append(rest)
         found.append((name, variant))
   return found
 
@@ -100,12 +100,12 @@ def test_every_variant_takes_two_steps_and_differs_from_the_baseline(name, varia
   config = {run.variant: run.config for run in runs}
   losses, params = two_steps(config[variant])
   assert np.all(np.isfinite(losses))
-  moved = jax.jit(functools.partial(init_state, config[variant]))(0).params
-  assert any(jnp.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(moved), strict=True))
+  initial = jax.jit(functools.partial(init_state, config[variant]))(0).params
+  assert any(jnp.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(initial), strict=True))
   if variant != experiment.baseline:
     assert two_steps(config[experiment.baseline])[0] != losses
 
 
-def test_an_experiment_needs_no_more_than_variants():
+def test_an_experiment_only_needs_a_question_and_variants():
   experiment = Experiment(question='?', variants={'a': {}, 'b': {'model.qk_norm': True}})
   assert experiment.baseline == 'a'

@@ -8,7 +8,7 @@ from lab.launch import failure_causes
 
 
 @pytest.mark.parametrize(
-  ('code', 'said', 'out_of_memory', 'told'),
+  ('code', 'log', 'out_of_memory', 'message'),
   [
     (3, '', False, 'its process exited with code 3'),
     (-9, '', False, 'its process was killed by SIGKILL (by a user, or by the system because memory ran out)'),
@@ -21,11 +21,11 @@ from lab.launch import failure_causes
     (-50, '', False, 'its process was killed by signal 50'),
   ],
 )
-def test_why_a_worker_ended(code, said, out_of_memory, told):
-  assert told in failure_causes.describe_exit(code, said, out_of_memory)
+def test_the_cause_of_an_exit_is_described(code, log, out_of_memory, message):
+  assert message in failure_causes.describe_exit(code, log, out_of_memory)
 
 
-def test_every_signal_has_its_name():
+def test_every_signal_is_named():
   for number in signal.Signals:
     assert number.name in failure_causes.describe_exit(-number)
 
@@ -40,6 +40,6 @@ def test_the_limit_on_threads_is_named():
   assert failure_causes.describe_error(ValueError('one\ntwo')) == 'ValueError: one'
 
 
-def test_what_the_kernel_killed_for_memory_is_counted(monkeypatch):
+def test_oom_kills_are_counted(monkeypatch):
   monkeypatch.setattr(Path, 'read_text', lambda path: 'pgfault 12\noom_kill 3\nnuma_hit 9\n')
   assert failure_causes.count_oom_kills() == 3

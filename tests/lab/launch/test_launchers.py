@@ -20,13 +20,13 @@ TINY = {
 }  # fmt: skip
 
 
-def test_a_dry_run_says_from_where_each_run_would_go_on(tmp_path):
-  variants = {name: {'optimizer.learning_rate': 1e-3 * (k + 1)} for k, name in enumerate(('done', 'begun', 'new'))}
+def test_a_dry_run_prints_the_step_from_which_each_run_would_resume(tmp_path):
+  variants = {name: {'optimizer.learning_rate': 1e-3 * (k + 1)} for k, name in enumerate(('done', 'started', 'new'))}
   runs = plan.plan_runs(Experiment(name='trial', question='?', variants=variants, seeds=(0,)), Config(), TINY, tmp_path)
-  done, begun, new = runs
+  done, started, new = runs
   run_directory.prepare(done.directory, done.config)
   made_result.finish(done.directory)
-  made_run.make_run(begun.directory, begun.config, load_data(begun.config))
+  made_run.make_run(started.directory, started.config, load_data(started.config))
   before = sorted(tmp_path.rglob('*'))
   output = io.StringIO()
   with flagsaver.flagsaver():
@@ -35,15 +35,15 @@ def test_a_dry_run_says_from_where_each_run_would_go_on(tmp_path):
   assert launched == ([], 0)
   assert output.getvalue().split('\n')[:4] == [
     f'{done.directory}: is finished',
-    f'{begun.directory}: resumes from step 36',
+    f'{started.directory}: resumes from step 36',
     f'{new.directory}: starts',
     '2 of 3 runs would be trained',
   ]
   assert sorted(tmp_path.rglob('*')) == before
 
 
-def test_a_launch_names_its_devices_and_starts_workers_where_no_others_are(tmp_path, monkeypatch):
-  """Two commands at once, and what the second one prints."""
+def test_concurrent_launches_use_different_cores_and_print_their_devices(tmp_path, monkeypatch):
+  """Two commands are launched while a third one runs."""
   monkeypatch.setattr('lab.launch.device_locks.FOLDER', tmp_path / 'devices')
   for module in (devices, placement, device_report):
     monkeypatch.setattr(module, 'cores', lambda: [4, 6])

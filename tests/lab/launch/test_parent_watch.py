@@ -1,4 +1,4 @@
-"""What a worker does whose command is killed alone."""
+"""What a worker does when its command is killed."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 PROJECT = Path(__file__).parents[3]
 
-# Starts a worker, as the command does, says so, and waits to be killed.
+# Starts a worker, as a command does, and waits to be killed.
 COMMAND = """
 import os, subprocess, sys, time
 subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())], pass_fds=[1])
@@ -19,17 +19,17 @@ time.sleep(60)
 WORKER = """
 import signal, sys, time
 from lab.launch import parent_watch
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+received = []
+signal.signal(signal.SIGTERM, lambda *_: received.append(1))
 watch = parent_watch.ParentWatch(int(sys.argv[1]))
-stop = watch.wrap(lambda: bool(told))
+should_stop = watch.wrap(lambda: bool(received))
 {before}
-print('here', flush=True)
+print('ready', flush=True)
 {does}
 print('saved', flush=True)
 """
-TRAINS = 'while not stop(): time.sleep(0.01)'
-SLOW = 'time.sleep(1.5)\nassert stop()'  # a step is longer than the watch waits else
+TRAINS = 'while not should_stop(): time.sleep(0.01)'
+SLOW = 'time.sleep(1.5)\nassert should_stop()'  # a step takes longer than the watch waits by default
 
 
 @pytest.mark.parametrize(
@@ -38,29 +38,29 @@ SLOW = 'time.sleep(1.5)\nassert stop()'  # a step is longer than the watch waits
     (TRAINS, 10, True),
     (SLOW, 10, True),
     ('time.sleep(60)', 10, False),  # compiles
-    (TRAINS.replace('not stop()', 'True'), 10, False),  # evaluates: nothing asks
+    (TRAINS.replace('not should_stop()', 'True'), 10, False),  # evaluates: nothing calls should_stop
     (f'parent_watch.SAVE_WITHIN = 0.5\n{TRAINS}\ntime.sleep(60)', 10, False),  # its save hangs
   ],
 )
-def test_a_worker_whose_command_was_killed_saves_and_ends(does, within, saved):
+def test_a_worker_saves_and_exits_when_its_command_is_killed(does, within, saved):
   program = [
     sys.executable,
     '-c',
     COMMAND,
-    WORKER.format(before='stop(); time.sleep(1.5); stop()' if does == SLOW else '', does=does),
+    WORKER.format(before='should_stop(); time.sleep(1.5); should_stop()' if does == SLOW else '', does=does),
   ]
   pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
   with subprocess.Popen(program, cwd=PROJECT, text=True, **pipes) as command:
-    assert command.stdout.readline() == 'here\n'
+    assert command.stdout.readline() == 'ready\n'
     command.kill()
     started = time.monotonic()
-    said = command.stdout.read()  # ends with the worker
+    output = command.stdout.read()  # ends with the worker
     assert time.monotonic() - started < within
-    assert said == ('saved\n' if saved else '')
+    assert output == ('saved\n' if saved else '')
     assert 'the command that started this worker is gone' in command.stderr.read()
 
 
-def test_a_worker_that_starts_when_its_command_is_gone_ends_at_once():
+def test_a_worker_exits_at_once_if_its_command_is_gone_when_it_starts():
   gone = subprocess.Popen([sys.executable, '-c', ''])
   gone.wait()
   program = WORKER.format(before='', does='time.sleep(60)')

@@ -1,4 +1,4 @@
-"""What a person sees of runs under way, in a terminal and in a file."""
+"""The progress display, in a terminal and in a file."""
 
 import io
 from pathlib import Path
@@ -38,7 +38,7 @@ def display_on(file: io.StringIO, terminal: bool = False) -> tuple[ProgressDispl
 
 
 @pytest.mark.parametrize(('event', 'row', 'line'), EVENTS)
-def test_each_thing_that_a_run_does_is_shown(event, row, line):
+def test_every_phase_of_a_run_is_shown(event, row, line):
   file = io.StringIO()
   display, clock = display_on(file)
   display.started(RUN)
@@ -50,7 +50,7 @@ def test_each_thing_that_a_run_does_is_shown(event, row, line):
   assert file.getvalue().endswith(f'block/baseline/seed_0: {line}\n')
 
 
-def test_the_bar_is_of_what_is_under_way():
+def test_the_progress_bar_shows_the_current_phase():
   file = io.StringIO()
   display, _ = display_on(file)
   display.started(RUN)
@@ -61,22 +61,22 @@ def test_the_bar_is_of_what_is_under_way():
   assert bars == [None, (120, 300), (120, 300), (65_536, 524_288), None]
 
 
-def test_a_run_that_lasts_has_a_line_less_and_less_often():
+def test_the_intervals_between_the_lines_of_a_run_double():
   file = io.StringIO()
   display, clock = display_on(file)
   display.started(RUN)
-  told = []
+  printed_at = []
   for second in range(1, 3001):
     clock.now = 100 + second
     before = len(file.getvalue())
     display.print_due_lines()
     if len(file.getvalue()) > before:
-      told.append(second)
-  assert told == [10, 20, 40, 80, 160, 320, *range(620, 3001, 300)]
+      printed_at.append(second)
+  assert printed_at == [10, 20, 40, 80, 160, 320, *range(620, 3001, 300)]
 
 
-def test_other_runs_end_while_one_evaluates():
-  """The time that is left counts its steps, whatever it does between them."""
+def test_the_time_left_counts_the_steps_of_a_run_that_evaluates():
+  """One run ends while the other, which is at step 120, evaluates."""
   file = io.StringIO()
   display, clock = display_on(file)
   for run in (RUN, OTHER):
@@ -90,7 +90,7 @@ def test_other_runs_end_while_one_evaluates():
   assert file.getvalue().endswith('block/baseline/seed_1: stopped after step 120\n')
 
 
-def test_a_run_that_ends_before_its_first_logged_step():
+def test_a_run_may_end_before_its_first_logged_step():
   file = io.StringIO()
   display, _ = display_on(file)
   display.started(RUN)
@@ -103,7 +103,7 @@ def test_a_run_that_ends_before_its_first_logged_step():
 
 
 @pytest.mark.parametrize('terminal', [True, False])
-def test_it_ends_with_its_context(terminal):
+def test_the_printing_thread_ends_with_the_context(terminal):
   display, _ = display_on(io.StringIO(), terminal)
   with display:
     display.started(RUN)

@@ -1,4 +1,4 @@
-"""The Slurm launcher: by its script, with stand-ins for Slurm's commands, and in submitit's jobs on this machine."""
+"""The Slurm launcher: its script, with fake Slurm commands, and with jobs that submitit runs on this machine."""
 
 import os
 import re
@@ -32,28 +32,28 @@ SMALL = {
 REQUEST = slurm_flags.Resources(minutes=60)
 
 
-def planned(place: Path, **variants) -> list[Run]:
+def planned(workdir: Path, **variants) -> list[Run]:
   experiment = Experiment(name='trial', question='?', variants=variants, seeds=(0,))
-  return plan.plan_runs(experiment, Config(), SMALL, place)
+  return plan.plan_runs(experiment, Config(), SMALL, workdir)
 
 
 @pytest.mark.parametrize(
   ('text', 'minutes'),
   [('90', 90), ('90:30', 91), ('2:00:00', 120), ('0:59:59', 60), ('1-0', 1440), ('1-2:30', 1590), ('1-2:30:01', 1591)],
 )
-def test_a_time_is_read_as_sbatch_reads_it(text, minutes):
+def test_a_time_limit_is_parsed_as_by_sbatch(text, minutes):
   assert slurm_flags.parse_time(text) == minutes
 
 
 @pytest.mark.parametrize('text', ['', 'soon', '1h', '-5', '1:2:3:4', '1-2-3', '2', '0', '1:30', '-1-0'])
-def test_a_time_that_is_none_is_refused(text):
+def test_an_invalid_time_limit_is_rejected(text):
   with pytest.raises(ConfigError, match=f'^--slurm_time={text}: '):
     slurm_flags.parse_time(text)
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-  """Where the command is given."""
+  """The current directory of the command."""
   (tmp_path / 'place').mkdir()
   monkeypatch.chdir(tmp_path / 'place')
   return tmp_path / 'place'
@@ -63,11 +63,11 @@ BLOCK = ['--experiment=block', '--variants=baseline,relu', '--seeds=0,1,2', '--l
 
 
 def test_a_dry_run_prints_the_script_and_writes_nothing(place, capfd):
-  wanted = [
+  resources = [
     '--slurm_partition=gpu', '--slurm_time=1-2:30', '--slurm_gpus=1', '--slurm_cpus=4', '--slurm_mem=16G',
     '--slurm_account=lab',
   ]  # fmt: skip
-  assert run_main(*BLOCK, *wanted, '--dry_run') == 0
+  assert run_main(*BLOCK, *resources, '--dry_run') == 0
   output, error = capfd.readouterr()
   assert error == ''
   runs, script = output.split('#!/bin/bash\n')
@@ -87,7 +87,7 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(place, capfd):
   assert list(place.iterdir()) == []
 
 
-def test_what_is_not_asked_for_is_left_to_the_cluster(tmp_path):
+def test_options_without_a_flag_are_left_to_the_cluster(tmp_path):
   script = slurm.batch_script(REQUEST, planned(tmp_path, only={}))
   for option in ('array', 'partition', 'gpus-per-node', 'cpus-per-task', 'mem', 'account', 'wckey'):
     assert f'#SBATCH --{option}' not in script
@@ -102,7 +102,7 @@ INJECTIONS = [
 
 @pytest.mark.parametrize('text', INJECTIONS)
 @pytest.mark.parametrize('flag', ['partition', 'account', 'mem', 'time'])
-def test_what_would_be_more_than_a_value_in_the_script_is_refused(place, capfd, flag, text):
+def test_values_that_could_inject_into_the_script_are_rejected(place, capfd, flag, text):
   assert run_main(*BLOCK, '--dry_run', f'--slurm_{flag}={text}') == 2
   output, error = capfd.readouterr()
   assert (output, error.count('\n')) == ('', 1)
@@ -114,13 +114,13 @@ def test_what_would_be_more_than_a_value_in_the_script_is_refused(place, capfd, 
   ('flag', 'text'),
   [('partition', 'gpu,gpu-long_2.b'), ('account', 'lab+x'), ('mem', '16g'), ('mem', '0'), ('mem', '128GB')],
 )
-def test_what_sbatch_takes_is_let_through(place, capfd, flag, text):
+def test_valid_values_are_passed_to_sbatch(place, capfd, flag, text):
   assert run_main(*BLOCK, '--dry_run', f'--slurm_{flag}={text}') == 0
   assert f'#SBATCH --{flag}={text}\n' in capfd.readouterr().out
 
 
 @pytest.mark.parametrize('name', ['a b', "it's", 'say "x"', '$(touch hacked)', ';#x', '*', 'é', '[b]red[/b]'])
-def test_a_workdir_is_one_word_of_the_script(place, capfd, name):
+def test_a_workdir_is_quoted_as_one_word_in_the_script(place, capfd, name):
   assert run_main(*BLOCK, '--dry_run', f'--workdir={place / name}') == 0
   script = capfd.readouterr().out.partition('#!/bin/bash\n')[2]
   (output,) = re.findall('^#SBATCH --output=(.*)$', script, re.MULTILINE)
@@ -131,7 +131,7 @@ def test_a_workdir_is_one_word_of_the_script(place, capfd, name):
 
 
 @pytest.mark.parametrize('name', ['100%', '%u', 'a\\b', 'a\nb', 'a\udcff', 'tab\tx'])
-def test_a_workdir_that_slurm_would_read_otherwise_is_refused(place, capfd, name):
+def test_a_workdir_with_a_special_meaning_in_slurm_is_rejected(place, capfd, name):
   assert run_main(*BLOCK, '--dry_run', f'--workdir={place / name}') == 2
   output, error = capfd.readouterr()
   assert (output, error.count('\n')) == ('', 1)
@@ -149,7 +149,7 @@ SLURM = {
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-  """Stand-ins for Slurm's commands: `queue` is what is in the queue, `script` what was submitted last."""
+  """Fake Slurm commands: the file `queue` is what squeue prints, `script` is what was submitted last."""
   folder = tmp_path / 'slurm'
   folder.mkdir()
   (folder / 'queue').touch()
@@ -160,7 +160,7 @@ def cluster(tmp_path, monkeypatch):
   return folder
 
 
-def test_only_what_is_missing_is_submitted(place, cluster, capfd):
+def test_only_unfinished_runs_that_are_not_queued_are_submitted(place, cluster, capfd):
   assert run_main(*BLOCK) == 0
   assert 'submitted 6 runs as job 12\n' in capfd.readouterr().out
   assert '--array=0-5%6' in (cluster / 'script').read_text()
@@ -181,7 +181,7 @@ def test_only_what_is_missing_is_submitted(place, cluster, capfd):
   assert not (runs[1] / run_directory.FAILURE).exists()
 
 
-def test_what_slurm_refuses_is_told_in_one_line_and_leaves_nothing(place, cluster, capfd):
+def test_a_job_that_slurm_rejects_gives_one_line_and_leaves_no_files(place, cluster, capfd):
   (cluster / 'refuse').touch()
   assert run_main(*BLOCK) == 2
   output, error = capfd.readouterr()
@@ -192,7 +192,7 @@ def test_what_slurm_refuses_is_told_in_one_line_and_leaves_nothing(place, cluste
 
 @pytest.fixture
 def jobs(monkeypatch):
-  """Has runs submitted to processes of this machine, whose jobs these are."""
+  """Submits runs to processes on this machine; returns the list of their jobs."""
   submitted = []
 
   class Here(submitit.LocalExecutor):
@@ -208,15 +208,15 @@ def jobs(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_requeued_goes_on_where_it_was(tmp_path, jobs):
-  """As to the bits, tests/test_stopped.py has it."""
+def test_a_requeued_run_resumes(tmp_path, jobs):
+  """That its numbers are those of an uninterrupted run is tested in tests/test_stopped.py."""
   (run,) = planned(tmp_path, only={})
   assert slurm.submit(REQUEST, [run], Console(quiet=True)) == 0
   (job,) = jobs
   while status.status_of(run).step < 1:
     assert not job.done(), job.stderr()
     time.sleep(0.005)
-  for name in ('lock', 'claim'):  # the worker and the task: Slurm tells every process
+  for name in ('lock', 'claim'):  # the worker and the task: Slurm signals every process
     os.kill(int((run.directory / name).read_text().split()[1]), signal.SIGUSR2)
   assert job.result() is None
   assert job.stdout().count('Requeued job') == 1
@@ -224,17 +224,17 @@ def test_a_run_that_is_requeued_goes_on_where_it_was(tmp_path, jobs):
   assert [row['step'] for row in read_metrics(run.directory / 'metrics.jsonl')] == list(range(1, 101))
 
 
-class Requeued(Exception):  # noqa: N818 - what submitit would do
+class Requeued(Exception):  # noqa: N818 - stands for submitit's handler
   pass
 
 
-class Waits(Exception):  # noqa: N818 - for Slurm to end it
+class Waits(Exception):  # noqa: N818 - stands for waiting until Slurm ends the task
   pass
 
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-  """Has a task train a run which is sent signals, or fails."""
+  """Runs a task whose run receives signals, or fails."""
   (run,) = planned(tmp_path, only={})
 
   def train(*numbers: int, failed: bool = False) -> None:
@@ -263,8 +263,8 @@ def test_a_task_fails_with_its_run(train):
     train(failed=True)
 
 
-def test_a_task_is_requeued_after_sigusr2_alone(train):
-  """A SIGTERM may be a cancellation: the task waits, for Slurm to end it."""
+def test_only_sigusr2_requeues_a_task(train):
+  """A SIGTERM may be a cancellation: then the task waits until Slurm ends it."""
   with pytest.raises(Waits):
     train(signal.SIGTERM)
   with pytest.raises(Requeued):
@@ -278,7 +278,7 @@ def test_a_finished_run_is_not_trained_again(train, tmp_path):
   train(signal.SIGUSR2)
 
 
-def test_a_slurm_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+def test_squeue_has_a_timeout(tmp_path, monkeypatch):
   command = tmp_path / 'squeue'
   command.write_text('#!/bin/sh\nexec sleep 60\n')
   command.chmod(0o755)

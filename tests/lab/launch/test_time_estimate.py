@@ -1,4 +1,4 @@
-"""How long runs are said to take, against numbers worked out by hand."""
+"""Time estimates, compared with numbers worked out by hand."""
 
 import io
 
@@ -24,7 +24,7 @@ ONE_CORE = [WorkerSlot(0, {}), WorkerSlot(1, {})]
 
 @pytest.fixture(autouse=True)
 def cpu(monkeypatch):
-  """A machine with two cores that makes products at 8 GFLOP/s."""
+  """Simulates a machine with two cores that multiplies matrices at 8 GFLOP/s."""
   monkeypatch.setattr(time_estimate, 'processor', lambda: 'A CPU')
   monkeypatch.setattr(time_estimate, 'cores', lambda: [0, 1])
   monkeypatch.setattr(time_estimate, 'matmul_flops_per_second', lambda threads: 4e9 * threads)
@@ -36,7 +36,7 @@ def planned(place, **variants):
   return plan.plan_runs(experiment, CONFIG, {}, place)
 
 
-def test_training_curve_and_final_evaluation_are_counted():
+def test_training_validation_curve_and_final_evaluation_are_counted():
   curve, final = 10 * 4 * BATCH, 2 * time_estimate.KJV_SPLIT
   assert time_estimate.run_seconds(CONFIG, 1000.0) == pytest.approx((100 * BATCH + (curve + final) / 3) / 1000)
   assert time_estimate.run_seconds(CONFIG, 1000.0, resume_step=50) == pytest.approx(
@@ -49,14 +49,14 @@ def test_training_curve_and_final_evaluation_are_counted():
 
 
 @pytest.mark.parametrize(
-  ('each', 'at_a_time', 'all_of_them'),
+  ('each', 'at_a_time', 'total'),
   [([5, 5, 5, 5], 2, 10), ([5, 5, 5], 2, 10), ([9, 1, 1, 1], 2, 9), ([3], 8, 3), ([1, 2, 3], 1, 6)],
 )
-def test_runs_are_divided_over_the_workers(each, at_a_time, all_of_them):
-  assert time_estimate.total_seconds(each, at_a_time) == all_of_them
+def test_the_total_time_with_several_workers(each, at_a_time, total):
+  assert time_estimate.total_seconds(each, at_a_time) == total
 
 
-def test_finished_runs_of_the_same_shape_say_how_fast(tmp_path):
+def test_the_speed_is_taken_from_comparable_finished_runs(tmp_path):
   runs = planned(tmp_path, small={'model.num_layers': 2}, fast={'model.num_layers': 2, 'optimizer.learning_rate': 1e-2})
   for run, speed in zip(runs[:3], (1000.0, 3000.0, 2000.0), strict=True):
     run_directory.prepare(run.directory, run.config)
@@ -82,8 +82,8 @@ def test_finished_runs_of_the_same_shape_say_how_fast(tmp_path):
     {'model.num_layers': 8, 'run.batch_size': 512},
   ],
 )
-def test_a_run_of_quite_another_size_says_nothing(tmp_path, toy):
-  """A toy model, at a few tokens a step, once made the default experiment one of 10 hours."""
+def test_runs_of_a_very_different_size_are_not_used(tmp_path, toy):
+  """A toy model with a few tokens per step once gave an estimate of 10 hours for the default experiment."""
   runs = planned(tmp_path, toy=toy, real={'model.num_layers': 8})
   run_directory.prepare(runs[0].directory, runs[0].config)
   made_result.finish(runs[0].directory, tokens_per_second=1000.0, **HERE)
@@ -92,12 +92,14 @@ def test_a_run_of_quite_another_size_says_nothing(tmp_path, toy):
   assert found.seconds == pytest.approx(
     time_estimate.run_seconds(runs[1].config, 2e9 / flops_per_token(runs[1].config.model, 64))
   )
-  mixed = time_estimate.estimate_time([runs[2], runs[1]], {}, ONE_CORE[:1], tmp_path)  # one of the two would be guessed
+  mixed = time_estimate.estimate_time(
+    [runs[2], runs[1]], {}, ONE_CORE[:1], tmp_path
+  )  # only one of them has a comparable run
   assert mixed.basis.startswith('rough: ')
 
 
 @pytest.mark.parametrize('other', [{'device': 'cpu (Another)'}, {'layout': '1 cpu device(s), 2 core(s)'}])
-def test_runs_of_another_machine_say_nothing(tmp_path, other):
+def test_runs_of_another_machine_are_not_used(tmp_path, other):
   runs = planned(tmp_path, a={'model.num_layers': 2}, b={'model.num_layers': 3})
   run_directory.prepare(runs[0].directory, runs[0].config)
   made_result.finish(runs[0].directory, tokens_per_second=1000.0, **(HERE | other))
@@ -107,12 +109,12 @@ def test_runs_of_another_machine_say_nothing(tmp_path, other):
   assert found.basis == 'rough: assumes half the speed of a large matrix product here, 4 GFLOP/s'
 
 
-def test_a_gpu_on_which_nothing_has_finished_is_not_guessed_at(tmp_path, monkeypatch):
+def test_there_is_no_estimate_for_a_gpu_without_finished_runs(tmp_path, monkeypatch):
   monkeypatch.setattr(devices, 'detect_devices', lambda: DetectedDevices('gpu', 1, 'NVIDIA H200', ''))
   assert time_estimate.estimate_time(planned(tmp_path, a={}), {}, [WorkerSlot(None, {})], tmp_path) is None
 
 
-def test_a_dry_run_ends_with_the_time(tmp_path):
+def test_a_dry_run_ends_with_the_estimated_time(tmp_path):
   runs = planned(tmp_path / 'runs', a={}, b={'model.num_layers': 3})
   output = io.StringIO()
   with flagsaver.flagsaver():
@@ -125,5 +127,5 @@ def test_a_dry_run_ends_with_the_time(tmp_path):
 
 
 @pytest.mark.parametrize(('seconds', 'text'), [(0.2, '1 s'), (75, '75 s'), (300, '5 min'), (7200, '2.0 h')])
-def test_durations(seconds, text):
+def test_the_format_of_durations(seconds, text):
   assert time_estimate.format_duration(seconds) == text

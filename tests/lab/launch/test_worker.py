@@ -11,7 +11,7 @@ FULL = OSError(28, 'No space left on device')
 
 
 @pytest.mark.parametrize(
-  ('error', 'told', 'traceback'),
+  ('error', 'message', 'traceback'),
   [
     (ConfigError('data.seed=-1: must be at least 0'), 'data.seed=-1: must be at least 0', False),
     (SaveFailed('checkpoints/20', FULL), 'checkpoints/20 could not be written (No space left on device): what', False),
@@ -20,12 +20,12 @@ FULL = OSError(28, 'No space left on device')
     (ValueError('one\ntwo'), 'ValueError: one', True),
   ],
 )
-def test_what_a_person_is_told_of_a_failure(error, told, traceback, tmp_path, capfd):
-  message = _log_failure(error, 'runs/a')
-  assert message.startswith(told)
-  assert '\n' not in message
+def test_a_failure_is_reported_in_one_line_and_logged(error, message, traceback, tmp_path, capfd):
+  reported = _log_failure(error, 'runs/a')
+  assert reported.startswith(message)
+  assert '\n' not in reported
   log = capfd.readouterr().err
-  assert told in log
+  assert message in log
   assert ('Traceback' in log or log.count('\n') > 1) == traceback
 
 
@@ -46,7 +46,7 @@ app.run(main)
 """
 
 
-def test_a_program_has_ended_when_a_worker_gets_its_result():
-  """Else the next step finds the memory of the last one taken, and takes as much again."""
+def test_programs_run_synchronously_in_a_worker():
+  """Otherwise the next step would allocate its memory before the last one has released its own."""
   answer = subprocess.run([sys.executable, '-c', INLINE], capture_output=True, text=True)
   assert answer.stdout.split('\n')[-2] == '[True, True, True]', answer.stderr

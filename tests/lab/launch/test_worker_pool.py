@@ -32,7 +32,7 @@ from training.state import init_state
 
 @pytest.fixture
 def stub(tmp_path, monkeypatch):
-  """Puts the stub in the worker's place."""
+  """Replaces the worker by the stub."""
   package = tmp_path / 'project' / 'lab' / 'launch'
   package.mkdir(parents=True)
   (package / 'worker.py').write_text(STUB)
@@ -55,7 +55,7 @@ def execute(runs, slots, terminal=False):
 
 
 def stop(runs, slots, grace=worker_pool.GRACE_PERIOD):
-  """`execute`, where somebody stops it: what was printed."""
+  """Runs `execute`, asserts that it was stopped, and returns what it printed."""
   output = io.StringIO()
   earlier = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
   try:
@@ -68,7 +68,7 @@ def stop(runs, slots, grace=worker_pool.GRACE_PERIOD):
 
 
 @pytest.mark.parametrize('workers', [1, 2, 5])
-def test_what_kills_a_worker_fails_its_run_alone(tmp_path, stub, workers):
+def test_a_worker_that_dies_fails_only_its_own_run(tmp_path, stub, workers):
   runs = runs_of(tmp_path, 'good', 'killed', 'fine', 'exits', 'well', 'fails', 'done')
   failed, output = execute(runs, [WorkerSlot(None, {})] * workers)
   assert sorted(failed) == ['exits', 'fails', 'killed']
@@ -86,20 +86,20 @@ def test_what_kills_a_worker_fails_its_run_alone(tmp_path, stub, workers):
   }  # fmt: skip
 
 
-def test_a_failure_is_shown_with_what_its_own_attempt_has_said(tmp_path, stub):
-  """The log of a run is appended to, from attempt to attempt."""
+def test_a_failure_shows_only_the_log_of_its_own_attempt(tmp_path, stub):
+  """Every attempt appends to the log of the run."""
   (run,) = runs = runs_of(tmp_path, 'silent')
   run.directory.mkdir(parents=True)
-  (run.directory / 'log.txt').write_text('RuntimeError: of an earlier attempt\n')
+  (run.directory / 'log.txt').write_text('RuntimeError: from an earlier attempt\n')
   output = execute(runs, [WorkerSlot(None, {})])[1]
   assert 'FAILED: its process was killed by SIGKILL' in output
-  assert 'of an earlier attempt' not in output
+  assert 'from an earlier attempt' not in output
   assert 'it wrote nothing to its log' in output
-  (run.directory / 'log.txt').write_text('RuntimeError: of an earlier attempt\n')
-  assert run_directory.read_failure(run.directory).log_start == 36
+  (run.directory / 'log.txt').write_text('RuntimeError: from an earlier attempt\n')
+  assert run_directory.read_failure(run.directory).log_start == 38
 
 
-def test_a_worker_that_cannot_be_started_leaves_its_runs_to_the_others(tmp_path, stub, monkeypatch):
+def test_if_a_worker_cannot_be_started_the_others_train_all_runs(tmp_path, stub, monkeypatch):
   start, answers = asyncio.create_subprocess_exec, iter([BlockingIOError(11, 'Resource temporarily unavailable')])
 
   async def scarce(*arguments, **settings):
@@ -116,7 +116,7 @@ def test_a_worker_that_cannot_be_started_leaves_its_runs_to_the_others(tmp_path,
 @pytest.mark.parametrize(
   'error', [BlockingIOError(11, 'Resource temporarily unavailable'), RuntimeError("can't start new thread")]
 )
-def test_where_no_worker_can_be_started_the_limit_is_named(tmp_path, stub, monkeypatch, error):
+def test_if_no_worker_can_be_started_the_error_names_the_limit(tmp_path, stub, monkeypatch, error):
   async def refuse(*arguments, **settings):
     raise error
 
@@ -125,7 +125,7 @@ def test_where_no_worker_can_be_started_the_limit_is_named(tmp_path, stub, monke
     execute(runs_of(tmp_path, 'a', 'b'), [WorkerSlot(None, {})] * 2)
 
 
-def test_a_worker_that_says_nothing_for_long_is_told_of(tmp_path, stub, monkeypatch):
+def test_a_worker_without_reports_for_long_gives_a_warning(tmp_path, stub, monkeypatch):
   monkeypatch.setattr(worker_pool, 'SILENCE', 0.1)
   output = execute(runs_of(tmp_path, 'slow'), [WorkerSlot(None, {})])[1]
   assert (
@@ -134,15 +134,15 @@ def test_a_worker_that_says_nothing_for_long_is_told_of(tmp_path, stub, monkeypa
   assert 'trial/slow/seed_0: completed' in output
 
 
-def test_a_worker_that_does_not_end_is_killed(tmp_path, stub, monkeypatch):
+def test_a_worker_that_does_not_exit_is_killed(tmp_path, stub, monkeypatch):
   monkeypatch.setattr(worker_pool, 'EXIT_WITHIN', 0.1)
   started = time.monotonic()
   assert execute(runs_of(tmp_path, 'lingers'), [WorkerSlot(None, {})])[0] == []
   assert time.monotonic() - started < 30
-  gc.collect()  # which complains of a process that nobody waited for
+  gc.collect()  # which warns about a process that nobody has waited for
 
 
-def test_a_workdir_that_is_moved_away_ends_the_sweep_and_is_not_created_again(tmp_path, stub):
+def test_moving_the_workdir_stops_the_pool_and_recreates_nothing(tmp_path, stub):
   runs = runs_of(tmp_path, 'moves', 'good')
   output = io.StringIO()
   with (
@@ -157,7 +157,7 @@ def test_a_workdir_that_is_moved_away_ends_the_sweep_and_is_not_created_again(tm
 
 @pytest.mark.parametrize('number', ['SIGTERM', 'SIGINT'])
 @pytest.mark.parametrize('workers', [1, 2])
-def test_a_signal_stops_what_is_under_way_and_begins_nothing_else(tmp_path, stub, number, workers):
+def test_a_signal_stops_the_active_runs_and_starts_no_other(tmp_path, stub, number, workers):
   runs = runs_of(tmp_path, number, 'patient', 'done')
   output = stop(runs, [WorkerSlot(None, {})] * workers)
   assert 'stopping: each run finishes its step and saves' in output
@@ -166,14 +166,14 @@ def test_a_signal_stops_what_is_under_way_and_begins_nothing_else(tmp_path, stub
   assert not runs[2].directory.exists()
 
 
-def test_a_worker_that_was_told_alone_stops_the_sweep(tmp_path, stub):
-  runs = runs_of(tmp_path, 'told', 'good')
-  assert 'trial/told/seed_0: stopped' in stop(runs, [WorkerSlot(None, {})])
+def test_a_signal_to_a_single_worker_stops_the_pool(tmp_path, stub):
+  runs = runs_of(tmp_path, 'stopped', 'good')
+  assert 'trial/stopped/seed_0: stopped' in stop(runs, [WorkerSlot(None, {})])
   assert not runs[1].directory.exists()
 
 
-def test_a_stopped_extension_leaves_the_results_of_the_runs_it_has_not_begun(tmp_path, stub):
-  shorter, runs = [], runs_of(tmp_path, 'told', 'good')
+def test_a_stopped_extension_keeps_the_results_of_runs_it_has_not_started(tmp_path, stub):
+  shorter, runs = [], runs_of(tmp_path, 'stopped', 'good')
   for run in runs:
     shorter.append(dataclasses.replace(run, config=run.config.replace({'run.steps': 40})))
     run_directory.prepare(run.directory, shorter[-1].config)
@@ -186,7 +186,7 @@ def test_a_stopped_extension_leaves_the_results_of_the_runs_it_has_not_begun(tmp
   assert read_json(runs[0].directory / 'config.json')['run.steps'] == 300
 
 
-def test_a_worker_that_does_not_answer_is_killed(tmp_path, stub):
+def test_a_worker_that_ignores_sigterm_is_killed(tmp_path, stub):
   started = time.monotonic()
   output = stop(runs_of(tmp_path, 'deaf'), [WorkerSlot(None, {})], grace=0.1)
   assert time.monotonic() - started < worker_pool.GRACE_PERIOD
@@ -199,7 +199,7 @@ def test_a_second_sigint_quits_at_once(tmp_path, stub):
   assert ended.value.code == 130
 
 
-def test_a_worker_never_sees_the_sigint_of_the_terminal(tmp_path):
+def test_a_worker_never_receives_the_sigint_of_the_terminal(tmp_path):
   program = 'import os, signal; os.kill(os.getpid(), signal.SIGINT); print("here")'
   with signals.sigint_blocked_for_children():
     ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
@@ -207,15 +207,15 @@ def test_a_worker_never_sees_the_sigint_of_the_terminal(tmp_path):
   assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_a_worker_serves_many_runs_and_has_its_place(tmp_path, stub):
+def test_a_worker_trains_many_runs_in_the_environment_of_its_slot(tmp_path, stub):
   runs = runs_of(tmp_path, 'a', 'b', 'c', 'd', seeds=(0, 1))
   execute(runs, [WorkerSlot(None, {'CORE': 'left'}), WorkerSlot(None, {'CORE': 'right'})])
-  results = [read_json(run.directory / 'seen.json') for run in runs]
+  results = [read_json(run.directory / 'environment.json') for run in runs]
   assert len({result['pid'] for result in results}) <= 2
   assert {result['core'] for result in results} <= {'left', 'right'}
 
 
-def test_a_terminal_shows_the_runs_under_way(tmp_path, stub):
+def test_a_terminal_shows_a_live_table(tmp_path, stub):
   failed, output = execute(runs_of(tmp_path, 'good', 'fails'), [WorkerSlot(None, {})], terminal=True)
   assert failed == ['fails']
   assert 'runs done' in output
@@ -227,22 +227,25 @@ def test_finished_runs_are_skipped(tmp_path, stub):
   assert worker_pool.unfinished(runs) == [runs[1]]
 
 
-@pytest.mark.parametrize(('platform', 'seen'), [('gpu', 'gpu'), ('tpu', 'chip')])
-def test_four_workers_on_four_devices_share_none(tmp_path, stub, monkeypatch, platform, seen):
-  """Each of four runs that are under way at once says what its process was given."""
+@pytest.mark.parametrize(('platform', 'device'), [('gpu', 'gpu'), ('tpu', 'chip')])
+def test_four_workers_use_four_different_devices(tmp_path, stub, monkeypatch, platform, device):
+  """Each of four concurrent runs stores the device in the environment of its worker."""
   for name in ('CUDA_VISIBLE_DEVICES', 'TPU_VISIBLE_CHIPS'):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr('lab.launch.devices.detect_devices', lambda: DetectedDevices(platform, 4, '', ''))
   runs = runs_of(tmp_path, *(f'device_{k}' for k in range(4)))
   assert execute(runs, worker_slots(4, whole_machine=False))[0] == []
-  results = [read_json(run.directory / 'seen.json') for run in runs]
-  assert sorted(result[seen] for result in results) == [*'0123']
+  results = [read_json(run.directory / 'environment.json') for run in runs]
+  assert sorted(result[device] for result in results) == [*'0123']
   assert len({result['pid'] for result in results}) == 4
 
 
 @pytest.mark.slow
 def test_the_numbers_do_not_depend_on_the_workers(tmp_path):
-  """Also: two seeds differ, a worker's second run is as if it were its first, and one that diverges ends none else."""
+  """Nor on the runs before: the second run of a worker equals a first one, and a run that diverges affects no other.
+
+  The results of different seeds differ.
+  """
   tiny = {
     'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 16, 'run.steps': 6,
     'run.batch_size': 2, 'run.evaluations': 2, 'run.evaluation_batches': 2, 'optimizer.warmup_steps': 2,
@@ -274,7 +277,7 @@ def newest(directory):
   return folder / str(steps_in(folder)[0])
 
 
-def test_a_folder_of_the_users_cannot_stand_in_for_ours(tmp_path, monkeypatch):
+def test_a_folder_in_the_current_directory_does_not_shadow_our_modules(tmp_path, monkeypatch):
   (tmp_path / 'training').mkdir()
   (tmp_path / 'training' / '__init__.py').write_text('raise RuntimeError')
   monkeypatch.chdir(tmp_path)
