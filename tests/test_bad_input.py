@@ -27,7 +27,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
       ['--tune', '--experiment=lr_sensitivity'],
       'the variants of lr_sensitivity set optimizer.learning_rate themselves',
     ),
-    (['--tune', '--seeds=0,100'], '--seeds=100: the learning rates of block are chosen on seed 100'),
+    (['--tune', '--seeds=0,100'], '--seeds=100: the learning rates of block are tuned on seed 100'),
     (['--shared_learning_rate=0'], 'optimizer.learning_rate=0.0: must be above 0'),
     (['--shared_learning_rate=fast'], 'shared_learning_rate=fast'),
     (['--experiment=blok'], "unknown experiment 'blok': did you mean 'block'?"),

@@ -1,4 +1,4 @@
-"""In: the files that runs leave behind.
+"""In: the files of finished runs.
 
 Out: tables, paired statistics, verdicts, and the learning rate selected for each variant.
 """

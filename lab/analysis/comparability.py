@@ -1,6 +1,6 @@
-"""Which runs may be pooled and compared: those that share every setting but the seeds and what their variant declares.
+"""Which runs may be pooled and compared: those that differ only in their seeds and in what their variants declare.
 
-All of it is read from the runs' own config.json and result.json, never from what a command line says now.
+Settings are read from the config.json and result.json of each run, never from the current command line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,29 +14,29 @@ from training.data.evaluation_subset import evaluation_tokens
 from training.data.synthetic_tasks import TASKS
 from training.identity import SEED_FIELDS, decides
 
-TUNED_PATHS = ('optimizer.learning_rate', 'optimizer.warmup_steps')  # may differ between variants that are all tuned
+TUNED_PATHS = ('optimizer.learning_rate', 'optimizer.warmup_steps')  # may differ between tuned variants
 TEXT = 'the data checksum'
-PART = 'run.final_evaluation_tokens'  # of a result on a part of the held-out splits; 0: on all of them
+PART = 'run.final_evaluation_tokens'  # how much of the held-out splits was scored; 0: all
 SOURCE = 'the checkpoint of run.init_from'
 EXTENDED = 'the step it was extended at'
-TEXT_PATHS = ('data.paths', 'data.text_field', 'data.tokenizer')  # say no more than the checksum does
-RETOKENIZES = ('data.tokenizer', 'data.end_token')  # change the checksum, not the text
-SHOWN = 4  # differences that are told; summary.json has all
+TEXT_PATHS = ('data.paths', 'data.text_field', 'data.tokenizer')  # irrelevant where the data checksums agree
+RETOKENIZES = ('data.tokenizer', 'data.end_token')  # change the data checksum but not the text
+SHOWN = 4  # differences that a message lists; summary.json has all
 DEFAULTS = Config().to_flat()
 
 
 def comparable_settings(run: RecordedRun) -> dict[str, Any]:
-  """What decides a run's numbers beside its seeds, by name; None where its files do not say."""
+  """Everything except the seeds that decides a run's numbers, by name; None for what its files do not record."""
   config, result = {**DEFAULTS, **run.config}, run.result
   found = {path: value for path, value in config.items() if decides(path) and path not in SEED_FIELDS}
   found[TEXT] = result.get('data_checksum')
   found[PART] = evaluation_tokens(result)
   found[SOURCE] = (result.get('init_from') or {}).get('sha256')
-  # Under a constant learning rate a run that was extended is the longer run.
+  # Under a constant learning rate, extending a run gives the same numbers as training the longer run at once.
   extended = [] if config['optimizer.schedule'] == 'constant' else result.get('extended_at') or []
   found[EXTENDED] = ', '.join(map(str, extended)) or 'none'
   settings = {name: value for name, value in (result.get('settings') or {}).items() if decides_random_numbers(name)}
-  for change in result.get('environment_changed_at') or ():  # of what was trained under two, both are told
+  for change in result.get('environment_changed_at') or ():  # a run trained under two values has both
     for name, (before, now) in change['changes'].items():
       if decides_random_numbers(name) and change['step'] < result['steps']:
         settings[name] = f'{before} up to step {change["step"]}, then {now}'
@@ -44,24 +44,24 @@ def comparable_settings(run: RecordedRun) -> dict[str, Any]:
 
 
 def decides_random_numbers(setting: str) -> bool:
-  """Whether a setting of JAX decides which random numbers a seed gives."""
+  """Whether a JAX setting decides which random numbers a seed produces."""
   return any(part in setting.lower() for part in ('prng', 'threefry', 'random_seed'))
 
 
 def seeded_components(run: RecordedRun) -> dict[str, int]:
-  """What the seed decides in a run, and the number that does: initial values, dropout masks, the data."""
+  """The seed of each component of a run that is random: initial values, dropout masks, data order."""
   config = {**DEFAULTS, **run.config}
   found = {}
   if not config['run.init_from']:
     found['the initial values'] = config['run.init_seed']
   if config['model.dropout']:
     found['the dropout masks'] = config['run.init_seed']
-  found['the training sequences' if config['data.task'] in TASKS else 'the order of the data'] = config['data.seed']
+  found['the training sequences' if config['data.task'] in TASKS else 'the data order'] = config['data.seed']
   return found
 
 
 def duplicate_seeds(runs: Sequence[RecordedRun]) -> dict[int, int]:
-  """The seeds of a variant whose runs are another seed's over again, as copies are: {seed: the one it repeats}."""
+  """Finds runs of a variant that repeat another seed's run, such as copies: {seed: the seed it repeats}."""
   found: dict[int, int] = {}
   originals: list[RecordedRun] = []
   for run in sorted(runs, key=lambda run: (any(run.config.get(path) != run.seed for path in SEED_FIELDS), run.seed)):
@@ -76,47 +76,50 @@ def duplicate_seeds(runs: Sequence[RecordedRun]) -> dict[int, int]:
 def incomparable_variants(
   runs_of: Mapping[str, Sequence[RecordedRun]], declared: Mapping[str, Changes] | None
 ) -> dict[str, tuple[str, ...]]:
-  """The variants that are not to be pooled, each with what differs; the first one that agrees in itself is the measure.
+  """Finds the variants that must not be pooled or compared, each with the differences that prevent it.
+
+  The first variant whose runs are consistent is the reference that the others are compared with.
 
   Args:
     runs_of: the runs of each variant, the baseline first.
-    declared: what each variant changes; None: whatever differs between two variants is what is compared.
+    declared: the changes that each variant declares; None: variants may differ in any setting.
   """
-  found = {variant: inconsistencies(own) for variant, own in runs_of.items()}
-  whole = [variant for variant, reasons in found.items() if not reasons]
-  for variant in whole[1:]:
-    found[variant] = _between(whole[0], variant, runs_of, declared)
-  if whole and declared is not None:
-    found[whole[0]] += _undeclared(whole[0], runs_of, declared)
+  found = {variant: inconsistencies(runs) for variant, runs in runs_of.items()}
+  consistent = [variant for variant, reasons in found.items() if not reasons]
+  for variant in consistent[1:]:
+    found[variant] = _incompatibilities(consistent[0], variant, runs_of, declared)
+  if consistent and declared is not None:
+    found[consistent[0]] += _deviations(consistent[0], runs_of, declared)
   return {variant: tuple(reasons) for variant, reasons in found.items() if reasons}
 
 
 def inconsistencies(runs: Sequence[RecordedRun]) -> list[str]:
-  """In what the runs of one variant differ beside their seeds, a phrase each: run.steps is 30 in seed 3, 150 in ..."""
-  every = {run.seed: comparable_settings(run) for run in runs}
-  names = dict.fromkeys(name for settings in every.values() for name in settings)
+  """How the runs of one variant differ apart from their seeds, a phrase each: run.steps is 30 in seed 3, 150 in ..."""
+  by_seed = {run.seed: comparable_settings(run) for run in runs}
+  names = dict.fromkeys(name for settings in by_seed.values() for name in settings)
   reasons = []
   for name in names:
-    values = {seed: settings.get(name) for seed, settings in every.items()}
-    if len({repr(value) for value in values.values() if value is not None}) > 1 and not _is_same_content(name, every):
+    values = {seed: settings.get(name) for seed, settings in by_seed.items()}
+    if len({repr(value) for value in values.values() if value is not None}) > 1 and not _is_same_content(name, by_seed):
       reasons.append(f'{name} is {_by_value(values)}')
   parameters = {run.seed: run.result.get('parameters') for run in runs}
   if len(set(parameters.values())) > 1 and not reasons:
     reasons.append(f'the number of parameters is {_by_value(parameters)}')
   reasons += [f'{path} is {mixed}' for path in SEED_FIELDS if (mixed := _mixed_seeds(path, runs))]
-  if not all({**DEFAULTS, **run.config}['model.causal'] for run in runs):  # older versions trained such runs
-    reasons.append('without a causal mask each position attended to the token that it predicts')
+  if not all({**DEFAULTS, **run.config}['model.causal'] for run in runs):  # trained by an older version
+    reasons.append('without a causal mask, each position attended to the token it predicts')
   return reasons + [line for run in runs if (line := _contradiction(run))]
 
 
 def setting_differences(variant: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dict[str, tuple[Any, Any]]:
-  """What decides numbers and differs between the runs of two variants: name -> (here, there)."""
+  """The settings that differ between the runs of two variants: name -> (variant, baseline)."""
   return _differing(variant[0], baseline[0])
 
 
-def _between(
+def _incompatibilities(
   reference: str, variant: str, runs_of: Mapping[str, Sequence[RecordedRun]], declared: Mapping[str, Changes] | None
 ) -> list[str]:
+  """The differences between a variant and the reference that are not declared, a phrase each."""
   ours, theirs = runs_of[variant], runs_of[reference]
   allowed = set() if declared is None else {*declared[variant], *declared[reference]}
   if all(run.result.get('learning_rate_tuned') for run in (*ours, *theirs)):
@@ -128,33 +131,33 @@ def _between(
   if allowed & {*RETOKENIZES, *(['data.sequence_length'] if synthetic else [])} and _same_text(ours[0], theirs[0]):
     differing.pop(TEXT, None)
   reasons = [
-    f'{name} is {format_value(here)} ({reference} {format_value(there)})'
-    for name, (here, there) in differing.items()
+    f'{name} is {format_value(value)} ({reference} {format_value(reference_value)})'
+    for name, (value, reference_value) in differing.items()
     if name not in allowed
   ]
   seeds = {run.seed for run in ours} & {run.seed for run in theirs}
   for path in SEED_FIELDS:
-    here, there = ({run.seed: run.config.get(path) for run in own if run.seed in seeds} for own in (ours, theirs))
-    if here != there and path not in allowed:
-      reasons.append(f'{path} is {_by_value(here)} ({reference} {_by_value(there)})')
-  return reasons + ([] if declared is None else _undeclared(variant, runs_of, declared))
+    own, other = ({run.seed: run.config.get(path) for run in runs if run.seed in seeds} for runs in (ours, theirs))
+    if own != other and path not in allowed:
+      reasons.append(f'{path} is {_by_value(own)} ({reference} {_by_value(other)})')
+  return reasons + ([] if declared is None else _deviations(variant, runs_of, declared))
 
 
 def _same_text(one: RecordedRun, other: RecordedRun) -> bool:
-  """Whether two runs of other tokens read the same text: by its checksum or, of older versions, by its paths."""
+  """Whether two runs on different tokens read the same text, by its checksum; by its paths in older results."""
   checksums = [run.result.get('text_checksum') for run in (one, other)]
   return checksums[0] == checksums[1] if all(checksums) else 'data.paths' not in _differing(one, other)
 
 
-def _undeclared(
+def _deviations(
   variant: str, runs_of: Mapping[str, Sequence[RecordedRun]], declared: Mapping[str, Changes]
 ) -> list[str]:
-  """Where the runs of a variant are not what it declares, as after its declaration was edited."""
+  """Where the runs of a variant deviate from its declaration, as after the declaration was edited."""
   first = runs_of[variant][0]
   free = TUNED_PATHS if first.result.get('learning_rate_tuned') else ()
   config = {**DEFAULTS, **first.config}
   return [
-    f'{path} is {format_value(config[path])}, and the variant is declared with {format_value(value)}'
+    f'{path} is {format_value(config[path])}, but the variant declares {format_value(value)}'
     for path, value in declared[variant].items()
     if path in config and path not in free and config[path] != value
   ]
@@ -174,24 +177,24 @@ def _differing(one: RecordedRun, other: RecordedRun) -> dict[str, tuple[Any, Any
 def _unknown(
   name: str, one: RecordedRun, other: RecordedRun, ours: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> bool:
-  """Whether one of the two was recorded before such things were."""
+  """Whether one of the two runs was written by a version that did not record this setting."""
   if name.startswith('the setting '):
     return one.result.get('settings') is None or other.result.get('settings') is None
   return name in (TEXT, SOURCE, PART) and (ours.get(name) is None or theirs.get(name) is None)
 
 
-def _is_same_content(name: str, every: Mapping[int, Mapping[str, Any]]) -> bool:
-  """A path that differs names the same thing where the checksums agree."""
+def _is_same_content(name: str, by_seed: Mapping[int, Mapping[str, Any]]) -> bool:
+  """Whether a setting is a path whose files have the same checksum in all runs, so that the path itself may differ."""
   checksum = TEXT if name in TEXT_PATHS else SOURCE if name == 'run.init_from' else None
   return (
     checksum is not None
-    and len({settings[checksum] for settings in every.values()}) == 1
-    and all(settings[checksum] for settings in every.values())
+    and len({settings[checksum] for settings in by_seed.values()}) == 1
+    and all(settings[checksum] for settings in by_seed.values())
   )
 
 
 def _contradiction(run: RecordedRun) -> str:
-  """Where result.json is not of the run that config.json describes; empty where it is."""
+  """Where result.json contradicts config.json; empty if they agree."""
   config, result = {**DEFAULTS, **run.config}, run.result
   pairs = {'optimizer.learning_rate': result.get('learning_rate')}
   if result.get('status') != 'diverged':
@@ -205,7 +208,7 @@ def _contradiction(run: RecordedRun) -> str:
 
 
 def _mixed_seeds(path: str, runs: Sequence[RecordedRun]) -> str:
-  """Where some runs have the seed of their folder and others one that was set; empty where all do alike."""
+  """Which runs use the seed in their folder name and which a fixed one; empty if all do the same."""
   values = {run.seed: run.config.get(path) for run in runs}
   if len(set(values.values())) == 1 or all(value == seed for seed, value in values.items()):
     return ''
@@ -213,7 +216,7 @@ def _mixed_seeds(path: str, runs: Sequence[RecordedRun]) -> str:
 
 
 def _by_value(values: Mapping[int, Any]) -> str:
-  """Which seeds have which value, the rarest first: 30 in seed 3, 150 in seeds 0-2."""
+  """The value of each group of seeds, the smallest group first: 30 in seed 3, 150 in seeds 0-2."""
   groups: dict[str, list[int]] = {}
   for seed, value in sorted(values.items()):
     groups.setdefault(format_value(value), []).append(seed)

@@ -1,4 +1,4 @@
-"""ExperimentRuns: the finished runs of one experiment, grouped by variant, with the metric they are compared by."""
+"""ExperimentRuns: the finished runs of one experiment, grouped by variant, and the metric that compares them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,17 @@ from lab.core.experiment import Experiment
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentRuns:
-  """All runs of an experiment that its directory holds.
+  """All finished runs in the directory of an experiment.
 
   Attributes:
-    experiment: what was declared.
+    experiment: the declared experiment.
     runs: in the order of the declared variants, then by seed.
-    records: every result.json, those of other variants included.
-    metric: what the runs are compared by.
-    ngram_baselines: values of n-gram models of the same text and split, in the metric's unit: {'unigram': 4.43, ...}.
-    notes: what is missing or left out, a line each.
-    not_comparable: the variants that are not pooled, each with what differs.
-    declared: whether it is declared in what variants differ; else each is told by what it was found to differ in.
+    records: every result.json, including those of undeclared variants.
+    metric: the metric that the runs are compared by.
+    ngram_baselines: scores of n-gram models on the same text and split, in the metric's unit: {'unigram': 4.43, ...}.
+    notes: a line for each run that is missing or left out.
+    not_comparable: the variants that are not pooled, each with the differences that prevent it.
+    declared: whether the experiment declares how its variants differ; if not, reports list the differences found.
   """
 
   experiment: Experiment
@@ -44,14 +44,14 @@ class ExperimentRuns:
     return [run for run in self.runs if run.variant == variant]
 
   def pooled(self, variant: str) -> list[RecordedRun]:
-    """The runs of a variant that means, intervals and verdicts are made of: none where they are not comparable."""
+    """The runs of a variant that enter means, intervals and verdicts; none if they are not comparable."""
     return [] if variant in self.not_comparable else self.of(variant)
 
-  def label(self, variant: str, between: str = ' ') -> str:
-    """A variant's name, with the share of its runs that learned where not all did; or that it is not comparable."""
+  def label(self, variant: str, separator: str = ' ') -> str:
+    """A variant's name; if some of its runs did not learn, with their number; if it is not comparable, marked so."""
     own = self.of(variant)
     learned = sum(run.learned for run in own)
     name = wording.wrap_name(variant)
     if variant in self.not_comparable:
-      return f'{name}{between}(not comparable)'
-    return name if learned == len(own) else f'{name}{between}({learned}/{len(own)} learned)'
+      return f'{name}{separator}(not comparable)'
+    return name if learned == len(own) else f'{name}{separator}({learned}/{len(own)} learned)'

@@ -1,4 +1,4 @@
-"""Reads the runs of an experiment from its directory: which are pooled, which are left out, and why."""
+"""Reads the runs of an experiment from its directory, and decides which are pooled, which are left out, and why."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ import pandas as pd
 from lab.analysis import comparability, ngram_baselines, results
 from lab.analysis.experiment_runs import ExperimentRuns
 from lab.analysis.recorded_run import BITS, NATS, ON_TEST, Metric, RecordedRun
+from lab.analysis.wording import format_seeds
 from lab.core.experiment import Experiment
 from training.config import ConfigError
 from training.data.evaluation_subset import evaluation_tokens
@@ -20,10 +21,10 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
   """Reads an experiment's directory, <workdir>/<experiment>.
 
   Raises:
-    ConfigError: where it holds no run of the declared variants.
+    ConfigError: if it has no run of the declared variants.
   """
-  found_files = results.find_experiment_runs(experiment.name, directory)
-  records = found_files.records
+  found_results = results.find_experiment_runs(experiment.name, directory)
+  records = found_results.records
   order = {name: position for position, name in enumerate(experiment.variants)}
   found = sorted(
     (record for record in records if record['variant'] in order), key=lambda r: (order[r['variant']], r['seed'])
@@ -31,17 +32,17 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
   others = sorted({record['variant'] for record in records} - set(order))
   if not found:
     raise ConfigError(
-      f'{directory} holds runs of {", ".join(others)}, none of {", ".join(order)}: '
-      f'make some with python train.py --experiment={experiment.name}'
+      f'{directory} has runs of {", ".join(others)} but none of {", ".join(order)}: '
+      f'train them with python train.py --experiment={experiment.name}'
     )
-  notes = [*describe_missing(experiment, found), *found_files.left_out]
+  notes = [*describe_missing(experiment, found), *found_results.left_out]
   if others:
-    notes.append(f'not shown here: {", ".join(others)}')
+    notes.append(f'variants not shown: {", ".join(others)}')
   notes += _extended(found)
-  runs, said = drop_duplicate_seeds([run for record in found if (run := read_run(record, notes))])
-  notes += said
+  runs, duplicates = drop_duplicate_seeds([run for record in found if (run := read_run(record, notes))])
+  notes += duplicates
   if not runs:
-    raise ConfigError(f'{directory} holds no whole run: {notes[-1]}')
+    raise ConfigError(f'{directory} has no complete run: {notes[-1]}')
   return assemble(experiment, directory, runs, records, notes)
 
 
@@ -53,15 +54,15 @@ def assemble(
   notes: Sequence[str],
   declared: bool = True,
 ) -> ExperimentRuns:
-  """Runs that have been read, with what they are compared by, and which of them are not comparable.
+  """Chooses the metric for runs that have been read, finds the variants that are not comparable, and reads baselines.
 
   Args:
-    experiment: what was declared.
-    directory: where the n-gram baselines are.
+    experiment: the declared experiment.
+    directory: the directory with the n-gram baselines.
     runs: in the order of the variants.
-    records: see `ExperimentRuns`; gets `pooled`: `yes`, or `no: ` and the reason.
+    records: see `ExperimentRuns`; each gets `pooled`: `yes`, or `no: ` and the reason.
     notes: see `ExperimentRuns`.
-    declared: whether variants may differ in what they declare alone; else whatever differs is what is compared.
+    declared: whether variants may differ only as declared; otherwise they may differ in any setting.
   """
   runs_of = {name: own for name in experiment.variants if (own := [run for run in runs if run.variant == name])}
   refused = comparability.incomparable_variants(runs_of, experiment.variants if declared else None)
@@ -80,46 +81,46 @@ def assemble(
 def _pooled(
   record: Mapping[str, Any], experiment: Experiment, counted: set[str], refused: Mapping[str, Sequence[str]]
 ) -> str:
-  """Whether a run is in the means of its variant, in words."""
+  """Whether a run enters the mean of its variant, and if not, why."""
   variant = record['variant']
   if variant not in experiment.variants:
-    return 'no: not shown here'
+    return 'no: variant not shown'
   if str(Path(record['directory'])) not in counted:
-    return 'no: not a whole run of its own'
+    return 'no: incomplete, or a copy of another seed'
   return f'no: {"; ".join(refused[variant])}' if variant in refused else 'yes'
 
 
 def drop_duplicate_seeds(runs: Sequence[RecordedRun]) -> tuple[list[RecordedRun], list[str]]:
-  """The runs without those that are another seed's over again, and a line for each of these."""
-  kept, notes = [], []
+  """Drops runs that repeat another seed's run; returns the others, and a line for each dropped one."""
+  distinct, notes = [], []
   for variant in dict.fromkeys(run.variant for run in runs):
     own = [run for run in runs if run.variant == variant]
     repeats = comparability.duplicate_seeds(own)
-    kept += [run for run in own if run.seed not in repeats]
+    distinct += [run for run in own if run.seed not in repeats]
     notes += [
-      f'{variant}: seed {seed} is seed {first} over again (nothing that a seed decides differs), and counts once'
+      f'{variant}: seed {seed} repeats seed {first} (same initial values, dropout masks and data order); counted once'
       for seed, first in repeats.items()
     ]
-  return kept, notes
+  return distinct, notes
 
 
 def read_run(record: Mapping[str, Any], notes: list[str]) -> RecordedRun | None:
-  """A run from its files; None, and a note, where what it was is not known."""
+  """Reads a run from its files; adds a note and returns None if it has no config.json."""
   directory = Path(record['directory'])
   config = read_config(directory)
   if config is None:
-    notes.append(f'not counted: {directory} has a result and no config.json')
+    notes.append(f'not counted: {directory} has a result but no config.json')
     return None
   try:
     metrics = results.load_metrics(directory)
   except ConfigError as error:
     metrics = pd.DataFrame()
-    notes.append(f'{error}; until then it is in no curve and no mean of curves')
+    notes.append(f'{error}; until then its curve is not drawn, and left out of the mean curve')
   return RecordedRun(directory, record, {**comparability.DEFAULTS, **config}, metrics)
 
 
 def describe_missing(experiment: Experiment, records: Iterable[Mapping[str, Any]]) -> list[str]:
-  """A line for all variants that lack the same runs; where that is every one that has any, they are not named."""
+  """A line for each set of missing seeds, naming the variants that lack them unless all variants with runs do."""
   seeds: dict[str, set[int]] = {variant: set() for variant in experiment.variants}
   for record in records:
     seeds[record['variant']].add(record['seed'])
@@ -127,35 +128,31 @@ def describe_missing(experiment: Experiment, records: Iterable[Mapping[str, Any]
   for variant, finished in seeds.items():
     absent = [seed for seed in experiment.seeds if seed not in finished]
     if absent:
-      what = f'no finished run of {_seeds(absent)}' if finished else 'no finished run'
+      what = f'no finished run of {format_seeds(absent)}' if finished else 'no finished run'
       lacking.setdefault(what, []).append(variant)
   present = [variant for variant, finished in seeds.items() if finished]
   return [what if variants == present else f'{", ".join(variants)}: {what}' for what, variants in lacking.items()]
 
 
 def _extended(records: Sequence[Mapping[str, Any]]) -> list[str]:
-  """A line for all runs that were extended at the same steps: by variant and seed, unless it is all runs there are."""
-  alike: dict[str, dict[str, list[int]]] = {}
+  """A line for each set of runs extended at the same steps, naming variants and seeds unless it is every run."""
+  extended: dict[str, dict[str, list[int]]] = {}
   for record in records:
     if record.get('extended_at'):
       when = ', '.join(map(str, record['extended_at']))
-      alike.setdefault(when, {}).setdefault(record['variant'], []).append(record['seed'])
+      extended.setdefault(when, {}).setdefault(record['variant'], []).append(record['seed'])
   lines = []
-  for when, variants in alike.items():
+  for when, variants in extended.items():
     count = sum(map(len, variants.values()))
-    whose = '; '.join(f'{variant}, {_seeds(seeds)}' for variant, seeds in variants.items())
+    whose = '; '.join(f'{variant}, {format_seeds(seeds)}' for variant, seeds in variants.items())
     lines.append(f'{"all runs" if 1 < count == len(records) else whose}: extended at step {when}')
   return lines
 
 
-def _seeds(seeds: list[int]) -> str:
-  return ('seed ' if len(seeds) == 1 else 'seeds ') + ', '.join(map(str, seeds))
-
-
 def _ngram_baselines(directory: Path, runs: Sequence[RecordedRun], metric: Metric) -> dict[str, float]:
-  """N-gram models of the split that the runs are compared on; in nats a token, result.json has the unigram entropy.
+  """N-gram baselines on the split that the runs are compared on; in nats a token, only the unigram entropy is known.
 
-  There are none where the runs are not all of one text, or where the file beside them is of another.
+  Empty if the runs read different texts, or if the file with the baselines belongs to another text.
   """
   if metric.unit == BITS.unit:
     checksums = {run.result.get('data_checksum') for run in runs}

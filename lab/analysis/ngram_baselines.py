@@ -1,4 +1,4 @@
-"""What n-gram models achieve on a split, kept beside an experiment's runs with the text and the split they are of."""
+"""N-gram baselines: how well n-gram models predict a split, stored with the runs of an experiment."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ BITS = 'bits_per_byte'
 
 
 def path_of(directory: Path, split: str) -> Path:
-  """The file of a split in an experiment's directory."""
+  """The file that stores the baselines of a split in an experiment's directory."""
   return directory / ('yardsticks.json' if split == 'validation' else f'yardsticks_{split}.json')
 
 
@@ -20,33 +20,40 @@ def read(directory: Path, split: str, data_checksum: str | None, part: int | Non
   """Bits per byte of a unigram, a bigram and a trigram model on a split of a text.
 
   Args:
-    directory: of the experiment.
+    directory: the experiment's directory.
     split: `validation` or `test`.
-    data_checksum: of the text.
-    part: of the splits; see training.data.evaluation_subset.evaluation_tokens.
+    data_checksum: the checksum of the text.
+    part: the part of the split that is scored; see training.data.evaluation_subset.evaluation_tokens.
 
   Returns:
-    {'unigram': 4.43, ...}, empty where there are none, as of a synthetic task; None where they are not known: there is
-    no file, or it is damaged, or of another text, split or part, or of a version that did not say.
+    {'unigram': 4.43, ...}, empty for a synthetic task; None if the file is missing, damaged, written by an older
+    version, or belongs to another text, split or part.
   """
   try:
-    kept = read_json(path_of(directory, split), sealed=lambda value: True)
+    stored = read_json(path_of(directory, split), sealed=lambda value: True)
   except Damaged:
     return None
   wanted = {'data_checksum': data_checksum, 'split': split, 'part': part}
-  if kept is None or data_checksum is None or any(kept.get(name) != value for name, value in wanted.items()):
+  if stored is None or data_checksum is None or any(stored.get(name) != value for name, value in wanted.items()):
     return None
-  values = kept.get(BITS)
-  whole = isinstance(values, dict) and set(values) <= set(NAMES) and all(_is_entropy(one) for one in values.values())
-  return values if whole else None
+  values = stored.get(BITS)
+  valid = isinstance(values, dict) and set(values) <= set(NAMES) and all(_is_entropy(one) for one in values.values())
+  return values if valid else None
 
 
 def write_if_outdated(directory: Path, split: Split, data: Data, tokens: int = 0) -> Path:
-  """Counts them and writes the file, unless it is there and of this text; `tokens`: run.final_evaluation_tokens."""
+  """Computes the baselines and writes their file, unless it exists for this text, split and part.
+
+  Args:
+    directory: the experiment's directory.
+    split: `validation` or `test`.
+    data: the text.
+    tokens: run.final_evaluation_tokens.
+  """
   path, part = path_of(directory, split), tokens if is_partial(data, tokens) else 0
   if read(directory, split, data.checksum, part) is None:
-    kept = {'data_checksum': data.checksum, 'split': split, 'part': part}
-    write_sealed(path, {**kept, BITS: ngram_bits_per_byte(data, split, tokens)})
+    about = {'data_checksum': data.checksum, 'split': split, 'part': part}
+    write_sealed(path, {**about, BITS: ngram_bits_per_byte(data, split, tokens)})
   return path
 
 

@@ -1,4 +1,4 @@
-"""One finished run as its directory records it, and the metrics that runs are compared by."""
+"""A finished run as read from its directory, and the metrics that runs are compared by."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -9,17 +9,17 @@ import pandas as pd
 
 from training.metric_names import VALIDATION_BITS, VALIDATION_LOSS
 
-MARGIN_BITS = 0.02  # bits per byte: a difference up to this counts as none
-MARGIN_NATS = 0.014  # nats a token, where there are no bytes
+MARGIN_BITS = 0.02  # bits per byte; smaller differences count as none
+MARGIN_NATS = 0.014  # nats a token, for data without bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """How a run ended.
+  """The outcome of a run, for paired comparisons.
 
   Attributes:
-    value: its final loss; None if it diverged.
-    learned: whether it ended better than the unigram entropy.
+    value: the final loss; None if the run diverged.
+    learned: whether the final loss is below the unigram entropy.
   """
 
   value: float | None
@@ -28,14 +28,14 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  """What variants are compared by.
+  """The metric that variants are compared by.
 
   Attributes:
-    column: the final value, in result.json.
-    curve: the name of the same over a fixed part of the split, in metrics.jsonl.
-    unit: as it is printed.
-    margin: differences up to this count as none.
-    split: that the final value is of; the curve is of `validation`.
+    column: its final value in result.json.
+    curve: its name in metrics.jsonl, where it is measured on a fixed part of the validation split.
+    unit: its unit, as printed.
+    margin: smaller differences count as none.
+    split: the split of the final value.
   """
 
   column: str
@@ -47,7 +47,7 @@ class Metric:
 
 BITS = Metric('val_bits_per_byte', VALIDATION_BITS, 'bits per byte', MARGIN_BITS)
 NATS = Metric('val_loss', VALIDATION_LOSS, 'nats a token', MARGIN_NATS)
-# Where the validation split has chosen the learning rates, the test split says what they are worth.
+# Learning rates tuned on the validation split are evaluated on the test split.
 ON_TEST = {
   BITS: dataclasses.replace(BITS, column='test_bits_per_byte', split='test'),
   NATS: dataclasses.replace(NATS, column='test_loss', split='test'),
@@ -56,13 +56,13 @@ ON_TEST = {
 
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
-  """One run, as its directory tells it.
+  """A finished run.
 
   Attributes:
-    directory: where it is.
-    result: its result.json.
-    config: its config.json, flat.
-    metrics: its metrics.jsonl; empty if it cannot be read.
+    directory: the run directory.
+    result: result.json.
+    config: config.json, flat.
+    metrics: metrics.jsonl; empty if it cannot be read.
   """
 
   directory: Path
@@ -72,17 +72,17 @@ class RecordedRun:
 
   @property
   def variant(self) -> str:
-    """The name of what was changed."""
+    """The name of the variant, as reports show it."""
     return self.result['variant']
 
   @property
   def folder_variant(self) -> str:
-    """The variant's name in its folder, which it may not be shown under."""
+    """The name of the variant's folder, which differs from `variant` if the variant has a label."""
     return self.result.get('folder_variant', self.variant)
 
   @property
   def seed(self) -> int:
-    """What pairs this run with one of every other variant."""
+    """The seed, which pairs this run with a run of every other variant."""
     return self.result['seed']
 
   @property
@@ -92,7 +92,7 @@ class RecordedRun:
 
   @property
   def learned(self) -> bool:
-    """Whether it went to its last step and beat the unigram entropy."""
+    """Whether the run reached its last step with a loss below the unigram entropy."""
     return self.status == 'completed'
 
   @property
@@ -101,15 +101,15 @@ class RecordedRun:
     return self.config['run.batch_size'] * self.config['data.sequence_length']
 
   def final(self, metric: Metric) -> float | None:
-    """The value after the last step; None for a run that never got there."""
+    """The value after the last step; None if the run diverged."""
     return self.result.get(metric.column) if self.status != 'diverged' else None
 
   def score(self, metric: Metric) -> Score:
-    """How the run ended, for a comparison."""
+    """The outcome of the run, for a paired comparison."""
     return Score(self.final(metric), self.learned)
 
   def curve(self, metric: Metric) -> pd.Series:
-    """The validation curve, indexed by tokens seen."""
+    """The validation curve, indexed by training tokens."""
     if metric.curve not in self.metrics:
       return pd.Series(dtype='float64')
     values = self.metrics[metric.curve].dropna()
@@ -117,6 +117,6 @@ class RecordedRun:
 
 
 def mean_curve(runs: Iterable[RecordedRun], metric: Metric) -> pd.Series:
-  """The mean validation curve over seeds, at the points that all have; runs that diverged or have none are left out."""
+  """The mean validation curve over seeds, at their common points; without runs that diverged or have no curve."""
   curves = [curve for run in runs if run.final(metric) is not None and len(curve := run.curve(metric))]
   return pd.concat(curves, axis=1).dropna().mean(axis=1) if curves else pd.Series(dtype='float64')

@@ -1,4 +1,4 @@
-"""Results as tables, read from the files that runs leave behind."""
+"""Results as pandas tables, read from the files of finished runs."""
 
 import os
 import warnings
@@ -21,28 +21,29 @@ COLUMNS = (
   'val_loss', 'val_bits_per_byte', 'test_bits_per_byte', 'seconds', 'tokens_per_second', 'diverged_at',
 )  # fmt: skip
 _INTEGERS = ('seed', 'steps', 'tokens', 'parameters', 'flops_per_token', 'diverged_at')
-# Of results.csv alone: whether a run is in its variant's mean, `yes`, or `no: ` and why; what its variant is called.
-LAST = ('pooled', 'label')
+# Columns of results.csv only: whether the run enters its variant's mean (`yes`, or `no: ` and the reason), and the
+# label of the variant.
+CSV_ONLY = ('pooled', 'label')
 NOTHING = find_results.FoundResults([], [])
 _TEXTS = ('experiment', 'variant', 'status')
 
 
 def load(*workdirs: str | os.PathLike) -> pd.DataFrame:
-  """Every finished run under one directory or several, as a table.
+  """Loads the finished runs under one or more directories.
 
-  A result that is not at its place, <workdir>/<experiment>/<variant>/seed_<k>, is left out with a warning: a copy or a
-  run moved aside would count as another seed. A run that is reached twice, as through a symbolic link, is one row.
+  A result that is not at <workdir>/<experiment>/<variant>/seed_<k>, such as a copy or a renamed run, is left out with a
+  warning: it would count as another seed. A run that is reached twice, as through a symbolic link, is one row.
 
   Args:
-    *workdirs: each a work directory, or the directory of an experiment, a variant or a run.
+    *workdirs: work directories, or directories of experiments, variants or runs.
 
   Returns:
-    One row a run, ordered by experiment, variant and seed in each directory: the columns of results.csv, then
-    whatever else result.json holds, then `workdir`, the argument it came from, and `directory`, the run's own. What a
-    run does not have is missing (NaN or NA).
+    One row a run, ordered by experiment, variant and seed within each directory. The columns are those of results.csv,
+    then the other fields of result.json, then `workdir`, the argument that the run was found under, and `directory`,
+    the run directory. Values that a run does not have are missing (NaN or NA).
 
   Raises:
-    ConfigError: where a directory holds no finished run.
+    ConfigError: if a directory has no finished run.
   """
   if not workdirs:
     raise ConfigError("results.load needs a directory, as in results.load('runs')")
@@ -56,10 +57,10 @@ def load(*workdirs: str | os.PathLike) -> pd.DataFrame:
 
 
 def find_runs(workdir: str | os.PathLike) -> find_results.FoundResults:
-  """The finished runs under a directory, and what is left out; see `find_results.find_results`.
+  """Finds the finished runs under a directory; see `find_results.find_results`.
 
   Raises:
-    ConfigError: where there is no finished run, or a result.json cannot be read.
+    ConfigError: if there is no finished run, or a result.json cannot be read.
   """
   workdir = Path(workdir)
   if not workdir.is_dir():
@@ -71,7 +72,7 @@ def find_runs(workdir: str | os.PathLike) -> find_results.FoundResults:
 
 
 def find_experiment_runs(experiment: str, directory: str | os.PathLike) -> find_results.FoundResults:
-  """The finished runs of one experiment in its directory, and what is left out; errors as `find_runs`."""
+  """Finds the finished runs of one experiment in its directory; raises as `find_runs`."""
   found = find_results.find_experiment_results(experiment, directory) if Path(directory).is_dir() else NOTHING
   if not found.records:
     raise _no_runs(Path(directory), found)
@@ -79,12 +80,12 @@ def find_experiment_runs(experiment: str, directory: str | os.PathLike) -> find_
 
 
 def _no_runs(directory: Path, found: find_results.FoundResults) -> ConfigError:
-  aside = f' ({found.left_out[0]})' if found.left_out else ''
-  return ConfigError(f'{directory} holds no finished run{aside}')
+  reason = f' ({found.left_out[0]})' if found.left_out else ''
+  return ConfigError(f'{directory} has no finished run{reason}')
 
 
 def as_table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-  """The table that `load` returns, of records already read."""
+  """The table that `load` returns, from records that have been read."""
   frame = pd.DataFrame.from_records(records)
   last = [name for name in ('workdir', 'directory') if name in frame.columns]
   others = [name for name in frame.columns if name not in COLUMNS and name not in last]
@@ -96,14 +97,15 @@ def as_table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
-  """What a run logged: one row a step (the index), one column a name; null, or not logged, is NaN.
+  """Loads the metrics of a run: one row a logged step (the index), one column a metric; NaN if null or not logged.
 
-  Lists, one number a position, are left out: see `load_positions`. So is a last line that was cut short, as by a
-  power failure. Where the run kept times, `wall_time` and `train_seconds` say when; see training/run_files/times.py.
+  Metrics that are lists, one number a position, are left out (see `load_positions`), as is an incomplete last line,
+  as after a power failure. If the run has times, the columns `wall_time` and `train_seconds` hold them; see
+  training/run_files/times.py.
 
   Raises:
-    ConfigError: where there is no metrics.jsonl, one with a damaged line before the last, or, beside a result, one that
-      has changed since the run ended.
+    ConfigError: if there is no metrics.jsonl, a line before the last is damaged, or the file of a finished run has
+      changed since the run ended.
   """
   times = read_times(Path(run_directory) / TIMES)
   rows = [
@@ -115,10 +117,10 @@ def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
 
 
 def load_positions(run_directory: str | os.PathLike) -> pd.DataFrame:
-  """What a run with inspect.level=full logged by position: one row for each step and name, one column a position.
+  """Loads what a run with inspect.level=full logged by position: one row a step and metric, one column a position.
 
   Raises:
-    ConfigError: as `load_metrics`, or where nothing was logged by position.
+    ConfigError: as `load_metrics`, or if nothing was logged by position.
   """
   lists = {
     (row['step'], name): values
@@ -127,7 +129,7 @@ def load_positions(run_directory: str | os.PathLike) -> pd.DataFrame:
     if isinstance(values, list)
   }
   if not lists:
-    raise ConfigError(f'{run_directory} logged nothing by position: that takes --config.inspect.level=full')
+    raise ConfigError(f'{run_directory} has no metrics by position: train with --config.inspect.level=full')
   index = pd.MultiIndex.from_tuples(list(lists), names=['step', 'name'])
   return pd.DataFrame(list(lists.values()), index, dtype='float64')
 
@@ -136,7 +138,7 @@ def _read_rows(run_directory: str | os.PathLike) -> list[dict[str, Any]]:
   path = Path(run_directory) / 'metrics.jsonl'
   if not path.exists():
     raise ConfigError(
-      f'there is no {path}: give the directory of a run, as runs/block/baseline/seed_0, or run its command again'
+      f'there is no {path}: pass a run directory, as runs/block/baseline/seed_0, or run its command again'
     )
   result = intact_result(path.parent)
   if result is not None:
@@ -145,6 +147,6 @@ def _read_rows(run_directory: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike) -> Path:
-  """Writes results.csv: COLUMNS, and what there is of LAST; one row a run, what is missing left empty."""
-  columns = [*COLUMNS, *(name for name in LAST if name in frame.columns)]
+  """Writes results.csv: COLUMNS, and those of CSV_ONLY that the table has; missing values are empty."""
+  columns = [*COLUMNS, *(name for name in CSV_ONLY if name in frame.columns)]
   return write_atomically(Path(path), frame[columns].to_csv(index=False, lineterminator='\n'))

@@ -1,4 +1,4 @@
-"""Statistics of paired runs: the same seed with and without the change, a Student interval, and a verdict."""
+"""Statistics of paired runs, which share a seed: Student's t intervals, p-values and verdicts."""
 
 import dataclasses
 import math
@@ -10,13 +10,13 @@ from scipy import stats
 
 from lab.analysis.recorded_run import Score
 
-LEVEL = 0.95  # of every interval, for one comparison: not adjusted for there being several
-MOST_SEEDS = 1000  # beyond this, more seeds are no way to settle anything
+LEVEL = 0.95  # of every interval; not adjusted for multiple comparisons
+MOST_SEEDS = 1000  # the largest number of seeds that a report suggests for a verdict
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """A variant minus its baseline, over the seeds that ended in both. Negative is better.
+  """A variant minus its baseline, over the seeds whose runs both reached the last step. Negative is better.
 
   Attributes:
     n: the number of pairs.
@@ -24,12 +24,12 @@ class Comparison:
     low, high: 95% interval of the mean difference, Student's t; None with fewer than two pairs.
     p: of a two-sided paired t-test; None with fewer than two pairs.
     differences: by seed.
-    margin: differences up to this count as none.
-    verdict: `better`, `worse` or `equivalent`, by where the interval lies to the margin; `inconclusive`;
-      or `unstable (k of n learned)`.
-    direction: `better` or `worse` where the interval excludes 0, else empty.
-    seeds_to_settle: of an inconclusive comparison: about how many seeds would give a verdict if mean and
-      spread stayed; None if none or too many would.
+    margin: smaller differences count as none.
+    verdict: `better`, `worse` or `equivalent` if the interval lies entirely below, above or within the margin;
+      otherwise `inconclusive`; `unstable (k of n learned)` if a run diverged or failed to learn.
+    direction: `better` or `worse` if the interval excludes 0, otherwise empty.
+    seeds_to_settle: for an inconclusive comparison, about how many seeds would give a verdict if mean and standard
+      deviation stayed the same; None if more than MOST_SEEDS.
   """
 
   n: int
@@ -48,9 +48,9 @@ def compare(variant: Mapping[int, Score], baseline: Mapping[int, Score], margin:
   """Compares the runs of a variant with those of its baseline, seed by seed.
 
   Args:
-    variant: its scores by seed.
-    baseline: the same of the baseline.
-    margin: differences up to this count as none.
+    variant: the variant's scores by seed.
+    baseline: the baseline's scores by seed.
+    margin: smaller differences count as none.
   """
   differences = {}
   for seed in sorted(set(variant) & set(baseline)):
@@ -70,7 +70,7 @@ def compare(variant: Mapping[int, Score], baseline: Mapping[int, Score], margin:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-  """The 95% interval of the mean by Student's t, which holds at any n; None of fewer than two values."""
+  """The 95% interval of the mean by Student's t, valid for any n; None for fewer than two values."""
   n = len(values)
   if n < 2:
     return None
@@ -79,7 +79,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def half_width(values) -> np.ndarray:
-  """Half the width of the 95% interval of the mean over the first axis, by Student's t; NaN of fewer than two."""
+  """Half the width of the 95% interval of the mean over the first axis, by Student's t; NaN for fewer than two."""
   n = len(values)
   if n < 2:
     return np.full(np.shape(values)[1:], math.nan)
@@ -87,9 +87,9 @@ def half_width(values) -> np.ndarray:
 
 
 def p_value(differences: Sequence[float]) -> float | None:
-  """Two-sided p-value of a paired t-test; None of fewer than two differences.
+  """Two-sided p-value of a paired t-test; None for fewer than two differences.
 
-  Differences that are all the same have no spread to measure against: then p is 1 if they are 0, else 0.
+  If all differences are equal, their standard error is 0: then p is 1 if they are 0, otherwise 0.
   """
   n = len(differences)
   if n < 2:
@@ -101,9 +101,9 @@ def p_value(differences: Sequence[float]) -> float | None:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-  """Holm's adjustment of several p-values, which bounds the chance of any false finding among them.
+  """Holm's adjustment of several p-values, which bounds the family-wise error rate.
 
-  The smallest of m is multiplied by m, the next by m - 1, and so on; none becomes smaller than one before it.
+  The smallest of m p-values is multiplied by m, the next by m - 1, and so on; adjusted values never decrease.
   """
   adjusted, largest = [0.0] * len(p_values), 0.0
   for rank, index in enumerate(np.argsort(p_values, kind='stable')):
@@ -113,7 +113,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def power_law_exponent(sizes: Sequence[float], values: ArrayLike) -> np.ndarray:
-  """The power of size that each row of values grows with, (rows,): the slope of log value against log size.
+  """The exponent of the power law that fits each row, (rows,): the slope of log value against log size.
 
   Args:
     sizes: (sizes,), above 0.
@@ -123,9 +123,9 @@ def power_law_exponent(sizes: Sequence[float], values: ArrayLike) -> np.ndarray:
 
 
 def token_share(tokens: Sequence[float], curve: Sequence[float], target: float) -> float | None:
-  """The share of all tokens after which a validation curve stays at or below a target.
+  """The share of all tokens after which a validation curve stays at or below a target; None if it ends above.
 
-  Linear in tokens between two points of the curve. None if the curve ends above the target.
+  The curve is interpolated linearly in tokens.
   """
   above = np.flatnonzero(np.asarray(curve) > target)
   if not len(above):
@@ -148,7 +148,7 @@ def _verdict(n: int, low: float | None, high: float | None, margin: float) -> st
 
 
 def _unstable(variant: Mapping[int, Score], baseline: Mapping[int, Score]) -> str:
-  """The verdict where a run of either diverged or failed to learn, else empty."""
+  """The verdict if a run of either variant diverged or failed to learn, otherwise empty."""
   shares = []
   for name, scores in (('', variant), ('baseline: ', baseline)):
     learned = sum(score.learned for score in scores.values())
@@ -158,10 +158,10 @@ def _unstable(variant: Mapping[int, Score], baseline: Mapping[int, Score]) -> st
 
 
 def _seeds_to_settle(mean: float, deviation: float, margin: float) -> int | None:
-  """The fewest seeds whose interval would end on this side of the nearer margin."""
+  """The smallest number of seeds whose interval would lie on one side of the nearer margin; None if over MOST_SEEDS."""
   n = np.arange(2, MOST_SEEDS + 1)
-  settled = _quantile(n) * deviation / np.sqrt(n) < abs(abs(mean) - margin)
-  return int(n[settled.argmax()]) if settled.any() else None
+  conclusive = _quantile(n) * deviation / np.sqrt(n) < abs(abs(mean) - margin)
+  return int(n[conclusive.argmax()]) if conclusive.any() else None
 
 
 def _quantile(n):

@@ -1,4 +1,4 @@
-"""The measures that a run logged at every sublayer, by position in the stack."""
+"""Metrics that a run logged at every sublayer, by position in the stack."""
 
 import pandas as pd
 
@@ -9,17 +9,17 @@ from training.metric_names import STREAM_GRADIENT, MetricName
 def by_stack_position(
   metrics: pd.DataFrame, measure: str, part: str = '', num_layers: int | None = None
 ) -> pd.DataFrame:
-  """A measure over training: one row per logged step, one column per position in the stack.
+  """A metric over training: one row per logged step, one column per position in the stack.
 
   Args:
-    metrics: of a run, as `results.load_metrics` returns them.
+    metrics: the metrics of a run, from `results.load_metrics`.
     measure: for example `stream_gradient` or `stream_rms`.
-    part: of a stream gradient, for example `total`.
-    num_layers: of the model, to include the output of the stack; None leaves it out.
+    part: the part of a stream gradient, for example `total`.
+    num_layers: the number of layers, to include the output of the stack; None leaves it out.
 
   Returns:
     Columns in ascending order: 3 is block 3's attention, 3.5 its feed-forward, num_layers the output of the stack.
-    Empty if the measure was not logged.
+    Empty if the metric was not logged.
   """
   columns = {}
   for column in metrics:
@@ -31,10 +31,10 @@ def by_stack_position(
 
 
 def stream_gradient(run: RecordedRun, when: int) -> pd.Series:
-  """The norm of the loss gradient at every point of the residual stream.
+  """The norm of the gradient of the loss with respect to the residual stream, at every position in the stack.
 
   Args:
-    run: a run with inspect.level=norms.
+    run: a run with inspect.level=norms or full.
     when: 0 for the first logged step, at the initial values; -1 for the last.
 
   Returns:

@@ -1,4 +1,4 @@
-"""An experiment's findings as one dict, summary.json: per variant a mean, a paired difference and a verdict."""
+"""Summarises the runs of an experiment as summary.json: a mean, a paired difference and a verdict per variant."""
 
 import dataclasses
 from collections import Counter
@@ -8,33 +8,34 @@ from typing import Any
 import numpy as np
 
 from lab.analysis import comparability, provenance_notes, recorded_run, statistics, verdict_wording, wording
-from lab.analysis.controlled_factors import held_equal, interval_covers, tuning_mismatches
+from lab.analysis.controlled_factors import held_equal, interval_covers
 from lab.analysis.experiment_runs import ExperimentRuns
 from lab.analysis.recorded_run import RecordedRun
+from lab.analysis.tuning_mismatches import tuning_mismatches
 from lab.analysis.tuning_results import Tuning, describe_tuning
 from training.data.evaluation_subset import evaluation_tokens
 from training.identity import SEED_FIELDS
 
 NOT_COMPARABLE = 'not comparable'
-SHOWN = 12  # settings that a sentence names
-DOES_NOT_COVER = 'the choice of text, the tuning, and other model sizes or lengths of training'
-SHARE_NOTE = 'a schedule that ended earlier would reach it sooner'
+SHOWN = 12  # differing settings that a sentence lists
+NOT_COVERED = 'the choice of text, the tuning, other model sizes or other lengths of training'
+MULTIPLIER_NOTE = 'a learning-rate schedule that ends earlier would reach it sooner'
 
 
 def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, Any]:
-  """What the runs of an experiment show, in numbers and words; all of it can be written as JSON.
+  """Summarises the runs of an experiment in numbers and sentences; the result can be written as JSON.
 
   Args:
-    runs: all there are.
-    tuning: how the learning rates were chosen, for runs that are at those.
+    runs: the finished runs.
+    tuning: the tuning that chose the learning rates, if the runs use tuned rates.
   """
   experiment, metric = runs.experiment, runs.metric
-  variants = {name: _describe(runs, name) for name in runs.variants}
+  variants = {name: _variant_entry(runs, name) for name in runs.variants}
   compared = {name: entry for name, entry in variants.items() if entry['pooled']}
   if experiment.baseline in compared:
-    _compare(runs, compared)
-  _judge(runs, variants)
-  chosen = _describe_tuning(runs, tuning) if tuning and metric.split == 'test' else None
+    _add_comparisons(runs, compared)
+  _add_verdicts(runs, variants)
+  chosen = _tuning_entry(runs, tuning) if tuning and metric.split == 'test' else None
   equal, different = held_equal(runs, compared, bool(chosen and chosen['holds']))
   return {
     'experiment': experiment.name,
@@ -50,14 +51,14 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
     'yardsticks': dict(runs.ngram_baselines),
     'held_equal': equal,
     'not_held_equal': different,
-    'interval': {'level': statistics.LEVEL, 'covers': interval_covers(runs), 'does_not_cover': DOES_NOT_COVER},
+    'interval': {'level': statistics.LEVEL, 'covers': interval_covers(runs), 'does_not_cover': NOT_COVERED},
     'tuning': chosen,
     'notes': [
       *runs.notes,
-      *_measured_on(runs),
-      *_apart_curves(runs),
-      *_dropped(runs),
-      *_tuned_in_part(runs),
+      *_note_partial_evaluation(runs),
+      *_note_incomparable_curves(runs),
+      *_note_dropped_updates(runs),
+      *_note_partial_tuning(runs),
       *provenance_notes.provenance_notes(runs),
       *(chosen['warnings'] if chosen else ()),
     ],
@@ -69,8 +70,8 @@ def summarise(runs: ExperimentRuns, tuning: Tuning | None = None) -> dict[str, A
   }
 
 
-def _measured_on(runs: ExperimentRuns) -> list[str]:
-  """A line where the final losses are not of the whole split."""
+def _note_partial_evaluation(runs: ExperimentRuns) -> list[str]:
+  """A note if the final losses were measured on a part of the split."""
   name = 'test' if runs.metric.split == 'test' else 'val'
   parts = _distinct(
     (run.result[f'{name}_tokens'], run.result[f'{name}_tokens_of'])
@@ -78,62 +79,62 @@ def _measured_on(runs: ExperimentRuns) -> list[str]:
     if evaluation_tokens(run.result)
   )
   return [
-    f'losses are of a fixed subset of the {runs.metric.split} split, spread over it: {scored:,} of {of:,} tokens '
-    '(run.final_evaluation_tokens=0 scores all)'
+    f'losses are measured on a fixed, evenly spread subset of the {runs.metric.split} split: {scored:,} of {of:,} '
+    'tokens (run.final_evaluation_tokens=0 scores all)'
     for scored, of in parts
   ]
 
 
-def _apart_curves(runs: ExperimentRuns) -> list[str]:
-  """A line where the validation curves of runs that are pooled or compared are not of one part of the split."""
+def _note_incomparable_curves(runs: ExperimentRuns) -> list[str]:
+  """A note if the validation curves of the compared runs were measured on different parts of the split."""
   parts: dict[tuple[int, int], list[RecordedRun]] = {}
   for variant in runs.variants:
     for run in runs.pooled(variant):
       parts.setdefault(_part_of_curve(run), []).append(run)
   if len(parts) < 2:
     return []
-  told = ', '.join(
-    f'{provenance_notes.format_runs(runs, own)} {sequences} sequences of {length}'
+  which = ', '.join(
+    f'{provenance_notes.format_runs(runs, own)}: {sequences} sequences of {length} tokens'
     for (sequences, length), own in parts.items()
   )
-  return [f'validation curves are of different parts of the split, and do not compare ({told})']
+  return [f'validation curves were measured on different parts of the split and are not comparable ({which})']
 
 
-def _dropped(runs: ExperimentRuns) -> list[str]:
-  """A line for each run with run.on_nonfinite=skip that took fewer updates than it has steps."""
+def _note_dropped_updates(runs: ExperimentRuns) -> list[str]:
+  """A note for each run with run.on_nonfinite=skip that dropped updates."""
   return [
-    f'{run.variant}, seed {run.seed}: {dropped} of {run.result["steps"]} updates were not finite, and dropped'
+    f'{run.variant}, seed {run.seed}: {dropped} of {run.result["steps"]} updates were not finite and were dropped'
     for run in runs.runs
     if (dropped := run.result.get('dropped_updates'))
   ]
 
 
-def _tuned_in_part(runs: ExperimentRuns) -> list[str]:
-  """A line for each variant of which some runs, at the same learning rate as the others, say that it was tuned."""
+def _note_partial_tuning(runs: ExperimentRuns) -> list[str]:
+  """A note for each variant whose learning rate is recorded as tuned in only some of its runs."""
   lines = []
   for variant in runs.variants:
     tuned = [run for run in runs.of(variant) if run.result.get('learning_rate_tuned')]
     if 0 < len(tuned) < len(runs.of(variant)):
       lines.append(
-        f'the learning rate was tuned in {provenance_notes.format_runs(runs, tuned)}, and given in its other runs'
+        f'the learning rate was tuned in {provenance_notes.format_runs(runs, tuned)}, and set by hand in its other runs'
       )
   return lines
 
 
-def _describe_tuning(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
-  """How the rates were chosen; or, where that is not how these runs were made, in what they differ."""
+def _tuning_entry(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
+  """How the learning rates were chosen; or, if the tuning does not apply to these runs, why not."""
   pooled = [run for variant in runs.variants for run in runs.pooled(variant)]
   described = describe_tuning(tuning, runs.variants, _distinct(run.result.get('data_checksum') for run in pooled))
-  against = tuning_mismatches(tuning, pooled, runs.experiment)
-  if against:
+  mismatches = tuning_mismatches(tuning, pooled, runs.experiment)
+  if mismatches:
     described['sentence'] = (
-      f'by a tuning that does not hold for these runs: {wording.join_phrases(against, comparability.SHOWN)}'
+      f'by a tuning that does not apply to these runs: {wording.join_phrases(mismatches, comparability.SHOWN)}'
     )
-  return {**described, 'holds': not against, 'contradictions': against}
+  return {**described, 'holds': not mismatches, 'contradictions': mismatches}
 
 
-def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
-  """What can be said of a variant alone."""
+def _variant_entry(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
+  """The summary of one variant, without what needs the baseline."""
   own, pooled = runs.of(variant), runs.pooled(variant)
   first = own[0]
   values = [value for run in pooled if (value := run.final(runs.metric)) is not None]
@@ -148,7 +149,6 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
     'mean': float(np.mean(values)) if values else None,
     'low': low,
     'high': high,
-    'test_mean': _test_mean(pooled, runs),
     **{
       name: _shared((run.result.get(name, False) for run in own), bool(pooled))
       for name in ('parameters', 'flops_per_token', 'learning_rate')
@@ -167,19 +167,13 @@ def _describe(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
 
 
 def _shared(values: Iterable[Any], pooled: bool) -> Any:
-  """The value that all runs of a variant have; None where they differ, and are not pooled."""
+  """The value shared by all runs of a variant; None if they differ and are therefore not pooled."""
   found = list(dict.fromkeys(values))
   return found[0] if len(found) == 1 or pooled else None
 
 
-def _test_mean(pooled: Iterable[RecordedRun], runs: ExperimentRuns) -> float | None:
-  tests = [run.result.get('test_bits_per_byte') for run in pooled if run.final(runs.metric) is not None]
-  tested = [value for value in tests if value is not None]
-  return float(np.mean(tested)) if tested and len(tested) == len(tests) else None
-
-
-def _judge(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
-  """Adds the verdict to each entry, and the sentence to those that are compared with nothing."""
+def _add_verdicts(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
+  """Adds the verdict to each entry, and the sentence to entries that are not compared with the baseline."""
   baseline = runs.experiment.baseline
   for name, entry in variants.items():
     if not entry['pooled']:
@@ -191,13 +185,13 @@ def _judge(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
       entry['verdict'] = 'baseline'
     elif baseline in variants:
       entry['verdict'] = NOT_COMPARABLE
-      entry['sentence'] = f'{NOT_COMPARABLE}: its baseline, {baseline}, is not (see there)'
+      entry['sentence'] = f'{NOT_COMPARABLE}: the runs of its baseline, {baseline}, are themselves not comparable'
     else:
       entry['verdict'] = 'no baseline to compare with'
 
 
-def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
-  """Adds to each entry what needs the baseline: ratios, the paired difference and its sentence."""
+def _add_comparisons(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
+  """Adds what needs the baseline to each entry: ratios, the paired difference and its sentence."""
   baseline = runs.experiment.baseline
   scores = {name: {run.seed: run.score(runs.metric) for run in runs.pooled(name)} for name in variants}
   comparisons = {
@@ -225,20 +219,20 @@ def _compare(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
         where = (
           f'{where}; differs from the baseline in {wording.join_phrases(entry["differs_in"], SHOWN) or "no setting"}'
         )
-      unlike = provenance_notes.differing_provenance(own, theirs)
+      provenance = provenance_notes.differing_provenance(own, theirs)
       entry['sentence'] = verdict_wording.verdict_sentence(
         comparison, entry['runs'], runs.metric.unit, where
-      ) + verdict_wording.describe_provenance_differences(unlike)
+      ) + verdict_wording.describe_provenance_differences(provenance)
       entry['token_multiplier'] = _token_multiplier(runs, name, comparison)
 
 
 def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics.Comparison) -> dict[str, Any] | None:
-  """How much sooner the better of the two reaches the other's final loss; only if the interval excludes 0."""
+  """How many times fewer tokens the better variant needs for the other's final loss, if the interval excludes 0."""
   if not comparison.direction or comparison.verdict.startswith('unstable'):
     return None
   pair = [variant, runs.experiment.baseline]
   if len({_part_of_curve(run) for name in pair for run in runs.pooled(name)}) > 1:
-    return None  # the curves are of different parts of the split
+    return None  # the curves were measured on different parts of the split
   faster, slower = pair if comparison.direction == 'better' else reversed(pair)
   paired = [[run for run in runs.pooled(name) if run.seed in comparison.differences] for name in (faster, slower)]
   if any(run.curve(runs.metric).empty for own in paired for run in own):
@@ -248,25 +242,25 @@ def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics
     return None
   tokens = curves[0].index.to_numpy(dtype='float64')
   share = statistics.token_share(tokens, curves[0].to_numpy(), curves[1].iloc[-1])
-  if share is None:  # the curve is of a part of the split, and may disagree with the whole
+  if share is None:  # the curve is measured on a part of the split and may disagree with the final loss
     return None
   text = f'{faster} reaches the final loss of {slower} after {share:.0%} of its tokens ({1 / share:.2g} times fewer)'
-  return {'faster': faster, 'share': share, 'multiplier': 1 / share, 'sentence': text, 'note': SHARE_NOTE}
+  return {'faster': faster, 'share': share, 'multiplier': 1 / share, 'sentence': text, 'note': MULTIPLIER_NOTE}
 
 
 def _part_of_curve(run: RecordedRun) -> tuple[int, int]:
-  """What decides which part of the validation split its curve is of."""
+  """The number and length of the validation sequences that a run's curve is measured on."""
   return run.config['run.evaluation_batches'] * run.config['run.batch_size'], run.config['data.sequence_length']
 
 
 def _initialisation(config: Mapping[str, Any]) -> str:
   if config['model.norm_placement'] == 'deepnorm':
-    return f'{config["model.init"]} with the scale of DeepNorm'
+    return f'{config["model.init"]} with DeepNorm scaling'
   return f'{config["model.init"]} {"with" if config["model.init_depth_scale"] else "without"} depth scale'
 
 
 def _changes(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
-  """In what a variant's config differs from the baseline's; as declared where the baseline has no run."""
+  """How a variant's config differs from the baseline's; as declared if the baseline has no run."""
   baseline = runs.of(runs.experiment.baseline)
   if not baseline:
     return dict(runs.experiment.variants[variant])
@@ -279,7 +273,7 @@ def _changes(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
 
 
 def base_config(runs: ExperimentRuns) -> dict[str, Any]:
-  """The flat config of the first run, the baseline's if it has one, without its seeds."""
+  """The flat config of the first run, which is the baseline's if it has runs, without the seeds."""
   return {path: value for path, value in runs.runs[0].config.items() if path not in SEED_FIELDS}
 
 
@@ -288,7 +282,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _versions(runs: Iterable[RecordedRun]) -> dict[str, str]:
-  """Package versions; two where runs were made with two."""
+  """Package versions, by package; several if the runs used several."""
   versions: dict[str, list[str]] = {}
   for run in runs:
     for package, version in (run.result.get('versions') or {}).items():

@@ -1,4 +1,4 @@
-"""The rates that a tuning chose, given to an experiment: whether they hold for it, and its runs at them."""
+"""Runs an experiment at tuned learning rates: finds its tuning, checks that it applies, and plans the runs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from training.run_files.run_directory import check_paths_free
 
 COMMITTED = PROJECT / 'experiments' / 'tuned'
 LEARNING_RATE, WARMUP = 'optimizer.learning_rate', 'optimizer.warmup_steps'
-FREE = (LEARNING_RATE, *SEED_FIELDS)  # what the settings of a tuning do not hold
+NOT_FIXED = (LEARNING_RATE, *SEED_FIELDS)  # differ between the runs of a tuning
 
 
 def find_tuning(experiment: str, workdir: Path) -> Tuning | None:
-  """The tuning of an experiment: its own in the workdir, else the one that comes with the project, else None."""
+  """The tuning of an experiment: the one in the work directory, otherwise the committed one, otherwise None."""
   check_paths_free(workdir / experiment)
   return tuning_results.read_tuning(workdir / experiment / 'tuned.csv') or tuning_results.read_tuning(
     COMMITTED / f'{experiment}.csv'
@@ -29,33 +29,33 @@ def find_tuning(experiment: str, workdir: Path) -> Tuning | None:
 
 
 def tuning_settings(experiment: Experiment, scale: Config, changes: Changes) -> dict[str, Any]:
-  """What a tuning holds for, beside the variants: the fields that decide a run, but for the rate and the seeds."""
+  """The settings that a tuning applies to: the fields that decide a run, except the learning rate and the seeds."""
   fields = identity(scale.replace({**experiment.base, **changes}))
-  return {path: value for path, value in fields.items() if path not in FREE}
+  return {path: value for path, value in fields.items() if path not in NOT_FIXED}
 
 
 def tuning_differences(found: Tuning, experiment: Experiment, scale: Config, changes: Changes) -> str:
-  """In what the tuning was made otherwise than the experiment is to be run; empty where it holds."""
-  then = identity(Config.from_flat(found.about['settings']))  # a field that is new since had its default
-  differing = differences(then, tuning_settings(experiment, scale, changes) | {path: then[path] for path in FREE})
+  """How the settings of a tuning differ from those of the experiment; empty if the tuning applies."""
+  then = identity(Config.from_flat(found.about['settings']))  # fields added since then had their default
+  differing = differences(then, tuning_settings(experiment, scale, changes) | {path: then[path] for path in NOT_FIXED})
   declared = found.about['variants']
   others = [name for name, own in experiment.variants.items() if name in declared and declared[name] != dict(own)]
-  return '; '.join([*differing.values(), *(f'{name} was another variant there' for name in others)])
+  return '; '.join([*differing.values(), *(f'{name} had other changes there' for name in others)])
 
 
 def plan_at_tuned_rates(
   experiment: Experiment, scale: Config, changes: Changes, workdir: Path, found: Tuning
 ) -> list[Run]:
-  """The runs of an experiment, each variant at the rate chosen for it.
+  """The runs of an experiment, each variant at the learning rate chosen for it.
 
   Raises:
-    ConfigError: if none was chosen for a variant, or a seed is one that the choice was made on.
+    ConfigError: if a variant was not tuned, or the tuning used one of the experiment's seeds.
   """
   check_seeds_disjoint(experiment, found.seeds)
   missing = [name for name in experiment.variants if name not in found.chosen]
   if missing:
     raise ConfigError(
-      f'{found.path} has no rate for {missing[0]}: tune it with --tune, or give all variants one rate, '
+      f'{found.path} has no learning rate for {missing[0]}: tune it with --tune, or run all variants at one rate, '
       'as in --shared_learning_rate=4e-3'
     )
   at_rates = {
@@ -67,10 +67,10 @@ def plan_at_tuned_rates(
 
 
 def check_seeds_disjoint(experiment: Experiment, seeds: Sequence[int]) -> None:
-  """Raises ConfigError if the experiment is to be reported on one of the seeds that choose its rates."""
-  both = sorted(set(experiment.seeds) & set(seeds))
-  if both:
+  """Raises ConfigError if one of the tuning seeds is also a seed of the experiment's reported runs."""
+  shared = sorted(set(experiment.seeds) & set(seeds))
+  if shared:
     raise ConfigError(
-      f'--seeds={both[0]}: the learning rates of {experiment.name} are chosen on seed {both[0]}, '
-      'so that it says nothing of them: leave it out'
+      f'--seeds={shared[0]}: the learning rates of {experiment.name} are tuned on seed {shared[0]}, '
+      'so it cannot be used to evaluate them: omit it'
     )

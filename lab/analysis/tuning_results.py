@@ -1,7 +1,7 @@
-"""Which learning rate each variant is to have, by what every point of one grid came to: tuned.csv.
+"""tuned.csv: the results of a grid of learning rates, and the rate that was chosen for each variant.
 
-The file begins with what made it, a line each, as `# command: "python train.py --tune"`; then one row a run. A copy of
-it in experiments/tuned/<experiment>.csv has the experiment run at these rates wherever its settings are the same.
+The file begins with its provenance, a line each, as `# command: "python train.py --tune"`; then one row a run. If a
+copy is at experiments/tuned/<experiment>.csv, the experiment runs at these rates wherever its settings are the same.
 """
 
 import csv
@@ -26,13 +26,13 @@ class GridPoint:
   """One run of the grid.
 
   Attributes:
-    variant, learning_rate, warmup_steps, seed: which.
+    variant, learning_rate, warmup_steps, seed: the run.
     status: `completed`, `diverged` or `failed_to_learn`.
-    final_loss: on the whole validation split, after the last step; None if it diverged.
-    counted_loss: what the choice counts it as: `final_loss`; the loss at its initial values if it diverged; no less
-      than the unigram entropy if it failed to learn.
-    unit: of both.
-    chosen: whether its variant runs at this learning rate and warm-up.
+    final_loss: the validation loss after the last step; None if the run diverged.
+    counted_loss: the loss that the choice is based on: `final_loss`; at least the unigram entropy if the run failed to
+      learn; the loss at the initial values if it diverged.
+    unit: the unit of both losses.
+    chosen: whether this learning rate and warm-up were chosen for the variant.
   """
 
   variant: str
@@ -47,22 +47,22 @@ class GridPoint:
 
   @property
   def setting(self) -> tuple[float, int]:
-    """What is chosen: learning rate and warm-up."""
+    """The learning rate and warm-up."""
     return self.learning_rate, self.warmup_steps
 
 
-SEAL = '# sha256: '  # begins the line with the checksum of all the others
+SEAL = '# sha256: '  # starts the line with the checksum of all other lines
 COLUMNS = tuple(field.name for field in dataclasses.fields(GridPoint))
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-  """A tuned.csv.
+  """The contents of a tuned.csv.
 
   Attributes:
-    path: where it is.
-    about: what made it: command, settings, versions, device, data checksum and so on.
-    points: every run of the grid, none left out.
+    path: the file.
+    about: its provenance: command, settings, versions, device, data checksum and so on.
+    points: every run of the grid.
   """
 
   path: Path
@@ -71,17 +71,17 @@ class Tuning:
 
   @property
   def chosen(self) -> dict[str, tuple[float, int]]:
-    """The learning rate and the warm-up of each variant."""
+    """The learning rate and warm-up chosen for each variant."""
     return {point.variant: point.setting for point in self.points if point.chosen}
 
   @property
   def seeds(self) -> list[int]:
-    """Those that the choice was made on."""
+    """The tuning seeds."""
     return sorted({point.seed for point in self.points})
 
   @property
   def learning_rates(self) -> list[float]:
-    """Those of the grid."""
+    """The learning rates of the grid."""
     return sorted({point.learning_rate for point in self.points})
 
   def of(self, variant: str) -> list[GridPoint]:
@@ -90,7 +90,7 @@ class Tuning:
 
 
 def mark_chosen(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
-  """The points with `chosen` set: for each variant the setting of the lowest mean counted loss, of equals the first."""
+  """Sets `chosen` at each variant's setting with the lowest mean counted loss; of equal ones, at the first."""
   by_setting: dict[str, dict[tuple[float, int], list[float]]] = {}
   points = list(points)
   for point in points:
@@ -103,7 +103,7 @@ def mark_chosen(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
 
 
 def write_tuning(tuning: Tuning) -> Path:
-  """Writes a tuned.csv, which `read` gives back as it was."""
+  """Writes a tuned.csv that `read_tuning` reads back unchanged."""
   head = ''.join(f'# {name}: {json.dumps(value)}\n' for name, value in tuning.about.items())
   text = io.StringIO()
   rows = csv.DictWriter(text, COLUMNS, lineterminator='\n')
@@ -113,11 +113,11 @@ def write_tuning(tuning: Tuning) -> Path:
 
 
 def read_tuning(path: Path) -> Tuning | None:
-  """Reads a tuned.csv; None if there is none.
+  """Reads a tuned.csv; returns None if it does not exist.
 
   Raises:
-    Damaged: if its checksum, the type or the range of a number is wrong, it does not give every variant the same grid,
-      or another choice than its numbers do. Older versions wrote no checksum.
+    Damaged: if its checksum is wrong, a number has the wrong type or range, the variants have different grids, or the
+      choice does not follow from the numbers. Older versions wrote no checksum.
     ConfigError: if it cannot be read.
   """
   try:
@@ -125,7 +125,7 @@ def read_tuning(path: Path) -> Tuning | None:
   except (FileNotFoundError, NotADirectoryError):
     return None
   except PermissionError:
-    raise ConfigError(f'{path} cannot be looked into: choose another --workdir') from None
+    raise ConfigError(f'{path} cannot be read (permission denied): choose another --workdir') from None
   except UnicodeDecodeError as error:
     raise _damaged(path, str(error)) from None
   except OSError as error:
@@ -148,21 +148,21 @@ def read_tuning(path: Path) -> Tuning | None:
   except (ValueError, TypeError, ConfigError, csv.Error) as error:
     raise _damaged(path, str(error)) from None
   if not seals and 'code' in about:
-    raise _damaged(path, 'its checksum is gone')
+    raise _damaged(path, 'its checksum is missing')
   if not points:
     raise _damaged(path, 'it has no rows')
   grids = {variant: _grid(points, variant) for variant in {point.variant for point in points}}
   full = max(grids.values(), key=len)
   for variant, grid in grids.items():
     if grid != full:
-      raise _damaged(path, f'the grid of {variant} is not that of the others')
+      raise _damaged(path, f'the grid of {variant} differs from the others')
   if mark_chosen(points) != tuple(points):
-    raise _damaged(path, 'a rate is chosen that is not the one of the lowest mean loss')
+    raise _damaged(path, 'a chosen learning rate does not have the lowest mean loss')
   return Tuning(path, about, tuple(points))
 
 
 def _grid(points: Iterable[GridPoint], variant: str) -> list[tuple[float, int]]:
-  """Rates and seeds of a variant, with as many of each as there are warm-ups."""
+  """The learning rates and seeds of a variant's runs."""
   return sorted((point.learning_rate, point.seed) for point in points if point.variant == variant)
 
 
@@ -186,11 +186,11 @@ def _parse(row: Mapping[str, str]) -> GridPoint:
     point.warmup_steps >= 0 and point.seed >= 0,
     point.status in STATUSES and (final is None) == (point.status == 'diverged'),
     final is None or 0 <= final < math.inf,
-    point.counted_loss >= 0,  # it may be infinite, and is not NaN
+    point.counted_loss >= 0,  # may be infinite, but not NaN
     str(point.chosen) == row['chosen'],
   )
   if not all(possible):
-    raise ValueError(f'a row reads {",".join(row.values())}')
+    raise ValueError(f'impossible row: {",".join(row.values())}')
   return point
 
 
@@ -199,33 +199,32 @@ def _checksum(text: str) -> str:
 
 
 def _damaged(path: Path, what: str) -> Damaged:
-  return Damaged(f'{path} is damaged ({what})', '--tune makes it again, from its finished runs; or move it away')
+  return Damaged(f'{path} is damaged ({what})', '--tune rebuilds it from its finished runs; or move it away')
 
 
 def describe_tuning(tuning: Tuning, variants: Iterable[str], data_checksums: Sequence[str]) -> dict[str, Any]:
-  """What a report at the chosen rates says of them: how they were chosen, and what to be wary of.
+  """Describes how the learning rates of a report were chosen, with warnings about the choice.
 
   Args:
-    tuning: that they were chosen by.
-    variants: those that have runs.
-    data_checksums: of the text that these runs read.
+    tuning: the tuning that chose them.
+    variants: the variants that have runs.
+    data_checksums: the data checksums of these runs.
   """
   rates, seeds = tuning.learning_rates, tuning.seeds
   named = ', '.join(map(wording.format_number, rates))
   warmups = sorted({point.warmup_steps for point in tuning.points})
-  and_warmup = f' and, of {", ".join(map(str, warmups))}, the warm-up' if len(warmups) > 1 else ''
+  with_warmup = f' and warm-up (of {", ".join(map(str, warmups))} steps)' if len(warmups) > 1 else ''
   sentence = (
-    f'each variant runs at the learning rate, of {named},{and_warmup} that had the lowest mean validation loss over '
-    f'tuning {"seed" if len(seeds) == 1 else "seeds"} {", ".join(map(str, seeds))}; reported are other seeds and the '
-    'test split'
+    f'each variant runs at the learning rate (of {named}){with_warmup} with the lowest mean validation loss over '
+    f'tuning {wording.format_seeds(seeds)}; results are reported on other seeds and on the test split'
   )
   warnings = []
   if list(data_checksums) != [tuning.about['data_checksum']]:
-    warnings.append('the learning rates were chosen on another text')
-  others = [made_by for made_by in tuning.about.get('code') or () if made_by['digest'] != DIGEST]
+    warnings.append('the learning rates were tuned on another text')
+  others = [version for version in tuning.about.get('code') or () if version['digest'] != DIGEST]
   if others:
-    by = ', '.join(map(describe_code, others))
-    warnings.append(f'the learning rates were chosen by other code than this checkout (by {by})')
+    which = ', '.join(map(describe_code, others))
+    warnings.append(f'the learning rates were tuned with other code than this checkout ({which})')
   for variant in (name for name in variants if name in tuning.chosen):
     rate = tuning.chosen[variant][0]
     at_rate = [point for point in tuning.of(variant) if point.chosen]

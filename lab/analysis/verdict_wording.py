@@ -1,9 +1,9 @@
-"""A verdict as a sentence: the difference with its interval, and the conditions it holds for."""
+"""A verdict as a sentence: the difference with its interval, and the conditions under which it holds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.analysis.statistics import Comparison
+from lab.analysis.statistics import MOST_SEEDS, Comparison
 from lab.analysis.wording import describe_failures, format_difference, format_interval, format_number
 
 
@@ -17,11 +17,11 @@ def format_effect(comparison: Comparison, unit: str) -> str:
 
 
 def describe_conditions(own: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
-  """What a verdict holds for: learning rate 4e-3 (shared), warm-up 20, fan_in with depth scale.
+  """The conditions of a verdict: learning rate 4e-3 (shared), warm-up 20, fan_in with depth scale.
 
   Args:
     own: the variant's entry in the summary.
-    baseline: the baseline's; where it was run otherwise, that is said in brackets.
+    baseline: the baseline's entry; settings that differ from the variant's are added in parentheses.
   """
   rate, theirs = format_number(own['learning_rate']), format_number(baseline['learning_rate'])
   notes = ['tuned'] if own['learning_rate_tuned'] else ['shared'] if rate == theirs else []
@@ -35,13 +35,13 @@ def describe_conditions(own: Mapping[str, Any], baseline: Mapping[str, Any]) -> 
 
 
 def verdict_sentence(comparison: Comparison, runs: Mapping[str, int], unit: str, where: str) -> str:
-  """The verdict in words, with what it holds for.
+  """The verdict in words, with the conditions under which it holds.
 
   Args:
-    comparison: of the variant with the baseline.
-    runs: how many of the variant's runs ended in each status.
-    unit: of the difference.
-    where: the conditions.
+    comparison: the variant compared with the baseline.
+    runs: the number of the variant's runs with each status.
+    unit: the unit of the difference.
+    where: the conditions, from `describe_conditions`.
   """
   verdict = comparison.verdict
   if verdict.startswith('unstable'):
@@ -59,20 +59,20 @@ def verdict_sentence(comparison: Comparison, runs: Mapping[str, int], unit: str,
 
 def _more_seeds(comparison: Comparison) -> str:
   if comparison.n < 2:
-    return '; an interval needs two seeds or more'
+    return '; an interval needs at least two seeds'
   if comparison.seeds_to_settle is None:
-    return '; more seeds would hardly settle it'
-  return f'; about {comparison.seeds_to_settle} seeds would settle it'
+    return f'; a verdict would need more than {MOST_SEEDS:,} seeds'
+  return f'; a verdict would need about {comparison.seeds_to_settle} seeds'
 
 
 def _unstable(comparison: Comparison, runs: Mapping[str, int], unit: str, where: str) -> str:
   text = f'{comparison.verdict}: {" and ".join(describe_failures(runs)) or "every run learned"} at {where}'
   if comparison.difference is None:
-    return f'{text}; no pair of runs ended in both'
+    return f'{text}; in no pair did both runs reach the last step'
   pairs = 'the one pair' if comparison.n == 1 else f'the {comparison.n} pairs'
-  return f'{text}; {format_effect(comparison, unit)} over {pairs} of runs that both ended'
+  return f'{text}; {format_effect(comparison, unit)} over {pairs} in which both runs reached the last step'
 
 
 def describe_provenance_differences(names: Sequence[str]) -> str:
-  """What ends the sentence of a variant whose runs were made otherwise than the baseline's, beside its settings."""
-  return f'; unlike the baseline in {", ".join(names)} (see the notes)' if names else ''
+  """The end of a sentence that names provenance which differs from the baseline's: device, versions, code."""
+  return f"; provenance differs from the baseline's: {', '.join(names)} (see the notes)" if names else ''

@@ -1,4 +1,4 @@
-"""Numbers, names and counts as tables, figures and messages spell them."""
+"""How tables, figures and messages format numbers, names, seeds and counts."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ LONGEST_LINE = 28  # characters
 
 
 def wrap_name(variant: str) -> str:
-  """A variant's name, a line for each of the changes that a grid joins by +, and none too long for a figure."""
+  """Breaks a variant's name into lines: at each + that joins changes, and where a line is too long for a figure."""
   parts = variant.replace('+', '\n+').split('\n')
   return '\n'.join(line for part in parts for line in textwrap.wrap(part, LONGEST_LINE, break_on_hyphens=False))
 
@@ -22,24 +22,24 @@ def format_number(value: float) -> str:
 
 
 def format_difference(value: float) -> str:
-  """A difference, always with its sign: +0.120."""
+  """A difference, always signed: +0.120."""
   return f'{value:+.3f}'
 
 
 def format_interval(low: float, high: float, sign: str = '+') -> str:
-  """An interval: [+0.090, +0.150], or with sign='-' (only where needed) [0.090, 0.150]."""
+  """An interval: [+0.090, +0.150]; with sign='-', which signs only negative numbers, [0.090, 0.150]."""
   return f'[{low:{sign}.3f}, {high:{sign}.3f}]'
 
 
 def describe_failures(runs: Mapping[str, int]) -> list[str]:
-  """How many runs failed in which way: ['2 failed to learn', '1 diverged']."""
+  """The number of runs with each kind of failure: ['2 failed to learn', '1 diverged']."""
   return [f'{runs[status]} {status.replace("_", " ")}' for status in ('failed_to_learn', 'diverged') if runs[status]]
 
 
-def join_phrases(phrases: Sequence[str], most: int) -> str:
-  """Phrases as one; of many the first, and how many there are more."""
-  more = [f'and {len(phrases) - most} more (summary.json)'] if len(phrases) > most else []
-  return ', '.join([*phrases[:most], *more])
+def join_phrases(phrases: Sequence[str], limit: int) -> str:
+  """Joins phrases with commas; beyond `limit` of them, gives their number and points to summary.json."""
+  more = [f'and {len(phrases) - limit} more (see summary.json)'] if len(phrases) > limit else []
+  return ', '.join([*phrases[:limit], *more])
 
 
 def format_value(value: Any) -> str:
@@ -63,7 +63,7 @@ def format_seeds(seeds: Iterable[int]) -> str:
 
 
 def format_count(value: int | None) -> str:
-  """A whole number: 624,960; a dash where the runs of a variant differ in it."""
+  """An integer: 624,960; a dash if the runs of a variant differ in it."""
   return '-' if value is None else f'{value:,}'
 
 

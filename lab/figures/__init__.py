@@ -1,4 +1,4 @@
-"""In: runs and summaries, as read by lab/analysis.
+"""In: runs and summaries from lab/analysis.
 
-Out: matplotlib figures in one style, saved with the numbers they were drawn from.
+Out: matplotlib figures in one style, with titles and captions, saved as PNG, PDF and SVG.
 """

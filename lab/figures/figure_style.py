@@ -1,4 +1,4 @@
-"""The one style of every figure: sizes, colours by variant, labels beside lines, files."""
+"""The style of every figure: sizes, colours by variant, labels at the ends of lines, file formats."""
 
 import dataclasses
 import io
@@ -19,17 +19,17 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from lab.core.experiment import Experiment
 from training.files import write_atomically
 
-Summary = Mapping[str, Any]  # of lab.analysis.summary
+Summary = Mapping[str, Any]  # from lab.analysis.summary
 
-WIDTH = 4.8  # inches; at 9 points the text stays readable when a journal scales it to a 3.4 inch column
+WIDTH = 4.8  # inches; 9-point text stays readable when scaled to a 3.4 inch journal column
 GREY = '#6B6B6B'
 FAINT = '#E4E4E4'
 
 BLACK = '#1A1A1A'
-# Okabe & Ito 2008, told apart with every common kind of colour blindness; without black (the baseline's) and
-# yellow (too light for a line on white).
+# Okabe & Ito 2008, distinguishable with every common kind of colour blindness; without black, the baseline's colour,
+# and yellow, too light for a line on white.
 COLOURS = ('#D55E00', '#0072B2', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
-# What more than one file names has one colour wherever it is drawn; block.py's variants come out the same.
+# Colours of variants that several experiment files share; the same as those that block.py's variants get.
 VARIANT_COLOURS = {
   'pre': BLACK, 'post': '#D55E00', 'relu': '#0072B2', 'no_residual': '#009E73', 'sandwich': '#CC79A7',
   'none': '#E69F00', 'deepnorm': '#56B4E9',
@@ -55,8 +55,8 @@ STYLE: dict[Any, Any] = {  # matplotlib.rcParams
   'grid.color': FAINT,
   'grid.linewidth': 0.5,
   'axes.unicode_minus': True,
-  'pdf.fonttype': 42,  # text stays text: what journals ask for
-  'svg.hashsalt': 'blocklab',  # with a fixed date: the same numbers give the same file
+  'pdf.fonttype': 42,  # embeds text as text, as journals require
+  'svg.hashsalt': 'blocklab',  # with no date in the file, the same numbers give the same bytes
   'figure.constrained_layout.h_pad': 0.03,
   'figure.constrained_layout.w_pad': 0.03,
 }
@@ -67,22 +67,22 @@ FORMATS: dict[str, dict[str, Any]] = {
   'svg': {'metadata': {'Date': None}},
 }
 
-logging.getLogger('fontTools').setLevel(logging.WARNING)  # it tells of every glyph that goes into a PDF
+logging.getLogger('fontTools').setLevel(logging.WARNING)  # it logs every glyph embedded in a PDF
 
 _DEFAULTS: dict[Any, Any] = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != 'backend'}
 
-styled = matplotlib.rc_context({**_DEFAULTS, **STYLE})  # a decorator; nothing of a user's matplotlibrc is left
+styled = matplotlib.rc_context({**_DEFAULTS, **STYLE})  # a decorator; overrides the user's matplotlibrc entirely
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptionedFigure:
-  """A figure with its words.
+  """A figure with its title and caption.
 
   Attributes:
-    name: of its files.
-    title: over it on the page.
-    caption: what is drawn.
-    figure: None where nothing was logged to draw it from; the caption then says what is missing.
+    name: the name of its files, without suffix.
+    title: its title on the page.
+    caption: what it shows.
+    figure: None if the logs lack the data for it; the caption then says what is missing.
   """
 
   name: str
@@ -93,7 +93,7 @@ class CaptionedFigure:
 
 @dataclasses.dataclass(frozen=True)
 class VariantStyle:
-  """How a variant is drawn, in every figure of its experiment."""
+  """The style of a variant in every figure of its experiment."""
 
   colour: str
   dashes: tuple[float, ...]
@@ -101,13 +101,13 @@ class VariantStyle:
 
   @property
   def line(self) -> dict[str, Any]:
-    """As matplotlib wants it."""
+    """The keyword arguments of `Axes.plot` for a line in this style."""
     return {'color': self.colour, 'dashes': self.dashes or (None, None)}
 
 
 @dataclasses.dataclass(frozen=True)
 class LineLabel:
-  """The name of a line, written beside its end."""
+  """A label at the end of a line."""
 
   height: float
   text: str
@@ -117,30 +117,30 @@ class LineLabel:
 
 def variant_styles(experiment: Experiment) -> dict[str, VariantStyle]:
   """The style of each declared variant; the baseline is always black."""
-  looks = itertools.cycle(itertools.product(_DASHES, COLOURS))
+  lines = itertools.cycle(itertools.product(_DASHES, COLOURS))
   markers = itertools.cycle(_MARKERS)
   styles = {experiment.baseline: VariantStyle(BLACK, (), next(markers))}
   for name in list(experiment.variants)[1:]:
-    dashes, colour = next(looks)
+    dashes, colour = next(lines)
     styles[name] = VariantStyle(colour, dashes, next(markers))
   return styles
 
 
 def new_figure(height: float) -> Figure:
-  """An empty figure of the common width, with a canvas of its own."""
+  """An empty figure of the standard width, in inches; independent of pyplot."""
   figure = Figure(figsize=(WIDTH, height), layout='constrained')
   FigureCanvasAgg(figure)
   return figure
 
 
 def missing_glyphs(text: str) -> str:
-  """The characters of a text that figures would show as boxes, since matplotlib's own font has none of them."""
+  """The characters of a text that matplotlib's default font lacks and would draw as boxes."""
   font = font_manager.get_font(font_manager.findfont('DejaVu Sans'))
-  return ''.join(sign for sign in text if not font.get_char_index(ord(sign)))
+  return ''.join(character for character in text if not font.get_char_index(ord(character)))
 
 
 def escape_dollars(name: str) -> str:
-  """A name for matplotlib to draw as it is, with no formula between dollar signs."""
+  """Escapes the dollar signs of a name, which matplotlib would otherwise read as a formula."""
   return name.replace('$', r'\$')
 
 
@@ -152,12 +152,12 @@ def save(figure: Figure, directory: Path, name: str) -> list[Path]:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=suffix, **options)
     paths.append(write_atomically(directory / f'{name}.{suffix}', buffer.getvalue()))
-    figure.set_layout_engine('none')  # laid out once is enough
+    figure.set_layout_engine('none')  # the layout does not change between formats
   return paths
 
 
 def set_log_y_axis(axes: Axes) -> None:
-  """Has a logarithmic y axis span at least a factor of ten, with plain numbers at its ticks. Drawn first."""
+  """Makes a logarithmic y axis span at least a factor of ten, with plain tick labels. Plot the data first."""
   low, high = axes.get_ylim()
   if high < 10 * low:
     middle = math.sqrt(low * high)
@@ -170,12 +170,12 @@ def set_log_y_axis(axes: Axes) -> None:
 
 
 def spread_apart(positions: Sequence[float], gap: float, lowest: float = -math.inf) -> list[float]:
-  """Moves positions as little as it takes for neighbours to be `gap` apart, and none to be below `lowest`."""
+  """Moves positions as little as possible so that neighbours are `gap` apart and none is below `lowest`."""
 
   def start(group: list[int]) -> float:
     return max(lowest, sum(positions[index] for index in group) / len(group) - gap * (len(group) - 1) / 2)
 
-  groups: list[list[int]] = []  # neighbours that touch move as one, around the mean of where they want to be
+  groups: list[list[int]] = []  # touching neighbours move together, centred on the mean of their positions
   for index in sorted(range(len(positions)), key=lambda i: positions[i]):
     groups.append([index])
     while len(groups) > 1 and start(groups[-1]) < start(groups[-2]) + gap * len(groups[-2]):
@@ -188,15 +188,15 @@ def spread_apart(positions: Sequence[float], gap: float, lowest: float = -math.i
 
 
 def label_lines(figure: Figure, axes: Axes, labels: Sequence[LineLabel]) -> None:
-  """Writes labels to the right of the axes, apart, each tied to its height. The limits must be final."""
+  """Writes labels to the right of the axes without overlap, each joined to its height. The limits must be final."""
   low, high = axes.get_ylim()
   heights = [(label.height - low) / (high - low) for label in labels]
-  inches = figure.get_size_inches()[1] * 0.78  # about what the axes get
+  inches = figure.get_size_inches()[1] * 0.78  # the approximate height of the axes
   lines = max((label.text.count('\n') + 1 for label in labels), default=1)
-  places = spread_apart(heights, 0.155 * lines / inches, lowest=0.0)
-  for label, height, place in zip(labels, heights, places, strict=True):
+  positions = spread_apart(heights, 0.155 * lines / inches, lowest=0.0)
+  for label, height, position in zip(labels, heights, positions, strict=True):
     axes.plot(
-      [1.0, 1.04, 1.08], [height, place, place], transform=axes.transAxes, color=label.colour, lw=1,
+      [1.0, 1.04, 1.08], [height, position, position], transform=axes.transAxes, color=label.colour, lw=1,
       dashes=label.dashes or (None, None), clip_on=False,
     )  # fmt: skip
-    axes.text(1.1, place, label.text, transform=axes.transAxes, color=label.colour, fontsize=8, va='center')
+    axes.text(1.1, position, label.text, transform=axes.transAxes, color=label.colour, fontsize=8, va='center')

@@ -1,4 +1,4 @@
-"""The figure that answers an experiment's question: final loss by variant, and the paired differences."""
+"""The main figure of an experiment: final loss by variant, and the paired differences to the baseline."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,12 +25,12 @@ from training.data.evaluation_subset import evaluation_tokens
 
 @styled
 def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> CaptionedFigure:
-  """Final loss of every seed, and beside it the paired difference to the baseline on a scale of its own."""
+  """The final loss of every seed, and in a second panel the paired differences to the baseline."""
   name, title, unit = 'final_loss_by_variant', 'Final loss by variant', runs.metric.unit
   variants = list(summary['variants'])
   styles = variant_styles(runs.experiment)
   compared = any(entry['comparison'] for entry in summary['variants'].values())
-  names = [runs.label(variant, between='\n') for variant in variants]
+  names = [runs.label(variant, separator='\n') for variant in variants]
   lines = max(name.count('\n') + 1 for name in names)
   figure = new_figure(1.25 + max(0.3, 0.13 * lines + 0.03) * len(variants))
   panels = figure.subplots(1, 2 if compared else 1, sharey=True, squeeze=False, width_ratios=[1.15, 1][: 1 + compared])
@@ -43,7 +43,7 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> CaptionedFi
   left.margins(x=0.06)
   _draw_ngram_baselines(left, runs)
   caption = (
-    f'Left: {runs.metric.split} loss in {unit} after the last step{_where(runs)}; points: seeds, '
+    f'Left: {runs.metric.split} loss in {unit} after the last step{_scored_part(runs)}; points: seeds, '
     'bar: mean with its 95% interval. '
   )
   if compared:
@@ -55,17 +55,17 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> CaptionedFi
       'as none; arrow: off the scale.'
     )
   if runs.not_comparable:
-    caption += f' Points alone, without a mean: runs that are not comparable ({", ".join(runs.not_comparable)}).'
+    caption += f' Points without a mean: runs that are not comparable ({", ".join(runs.not_comparable)}).'
   statuses = {run.status for variant in variants for run in runs.of(variant)}
   if 'failed_to_learn' in statuses:
     caption += ' Hollow: a run that did not learn.'
   if 'diverged' in statuses:
-    caption += ' Cross at the right edge: a run that diverged; it is in no mean.'
+    caption += ' Cross at the right edge: a run that diverged; it is excluded from the mean.'
   return CaptionedFigure(name, title, caption, figure)
 
 
-def _where(runs: ExperimentRuns) -> str:
-  """What part of the split the final losses are of; nothing where that is not one part."""
+def _scored_part(runs: ExperimentRuns) -> str:
+  """The part of the split that the final losses were measured on; empty if it was not recorded."""
   parts = {part for run in runs.runs if (part := evaluation_tokens(run.result)) is not None}
   return '' if not parts else ', over the whole split' if parts == {0} else ', over a fixed subset of the split'
 
@@ -73,7 +73,7 @@ def _where(runs: ExperimentRuns) -> str:
 def _draw_finals(
   axes: Axes, own: list[RecordedRun], entry: Mapping[str, Any], row: int, style: VariantStyle, runs: ExperimentRuns
 ) -> None:
-  """One row: a point a seed, above them the mean with its interval."""
+  """Draws one row: a point per seed, and above them the mean with its interval."""
   for offset, run in zip(_offsets(len(own)), own, strict=True):
     value, gid = run.final(runs.metric), f'seed:{run.variant}:{run.seed}'
     if value is None:
@@ -91,7 +91,7 @@ def _draw_finals(
 def _draw_differences(
   axes: Axes, runs: ExperimentRuns, summary: Summary, rows: Mapping[str, int], styles: Mapping[str, VariantStyle]
 ) -> None:
-  """The second panel; its scale is that of the runs that learned, so that a stuck one does not flatten them."""
+  """Draws the second panel; its scale fits the runs that learned, so that a failed run does not flatten them."""
   margin = summary['measure']['margin']
   comparisons = {name: entry['comparison'] for name, entry in summary['variants'].items() if entry['comparison']}
   reach = _reach(runs, comparisons, margin)
@@ -100,12 +100,12 @@ def _draw_differences(
   axes.set_xlim(-reach, reach)
   axes.grid(visible=False, axis='y')
   axes.tick_params(left=False)
-  for place, side, text in ((0.47, 'right', '← better'), (0.53, 'left', 'worse →')):
-    axes.text(place, 1.01, text, transform=axes.transAxes, color=GREY, fontsize=8, ha=side, va='bottom')
+  for position, side, text in ((0.47, 'right', '← better'), (0.53, 'left', 'worse →')):
+    axes.text(position, 1.01, text, transform=axes.transAxes, color=GREY, fontsize=8, ha=side, va='bottom')
   for name, comparison in comparisons.items():
     row, style, mean = rows[name], styles[name], comparison['difference']
     if mean is None:
-      axes.text(0, row, 'no pair that ended', color=GREY, fontsize=8, ha='center', va='center')
+      axes.text(0, row, 'no complete pair', color=GREY, fontsize=8, ha='center', va='center')
     elif abs(mean) > reach:
       side, edge = ('right', 0.98) if mean > 0 else ('left', 0.02)
       text = f'{mean:+.2f} →' if mean > 0 else f'← {mean:+.2f}'
@@ -126,7 +126,7 @@ def _draw_differences(
 
 
 def _reach(runs: ExperimentRuns, comparisons: Mapping[str, Mapping[str, Any]], margin: float) -> float:
-  """Half the width of the difference axis: twice the margin, and all pairs and intervals of runs that learned."""
+  """Half the width of the difference axis: at least twice the margin, and all pairs and intervals of learned runs."""
   values = [2 * margin]
   for name, comparison in comparisons.items():
     learned = {str(run.seed) for run in runs.of(name) if run.learned}
@@ -146,10 +146,10 @@ def _offsets(count: int) -> np.ndarray:
 
 
 def _draw_ngram_baselines(axes: Axes, runs: ExperimentRuns) -> None:
-  """Dashed lines of simple models of the same split, named above the axes."""
+  """Draws a dashed line for each n-gram model of the same split, with its name above the axes."""
   for name, value in runs.ngram_baselines.items():
     axes.axvline(value, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=1, gid=f'ngram:{name}')
   left, right = axes.get_xlim()
-  places = [(value - left) / (right - left) for value in runs.ngram_baselines.values()]
-  for name, place in zip(runs.ngram_baselines, spread_apart(places, 0.25), strict=True):
-    axes.text(place, 1.01, name, transform=axes.transAxes, color=GREY, fontsize=8, ha='center', va='bottom')
+  positions = [(value - left) / (right - left) for value in runs.ngram_baselines.values()]
+  for name, position in zip(runs.ngram_baselines, spread_apart(positions, 0.25), strict=True):
+    axes.text(position, 1.01, name, transform=axes.transAxes, color=GREY, fontsize=8, ha='center', va='bottom')

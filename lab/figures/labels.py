@@ -1,4 +1,4 @@
-"""Variants under other names in tables and figures: --labels='post_norm=Post-LN,baseline=Pre-Norm'."""
+"""Labels of variants in tables and figures: --labels='post_norm=Post-LN,baseline=Pre-Norm'."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,41 +15,44 @@ LONGEST = 80
 
 
 def parse_labels(given: Sequence[str], variants: Iterable[str]) -> dict[str, str]:
-  """The label of each variant that has one.
+  """Parses --labels into the label of each variant that has one.
 
   Args:
-    given: as `post_norm=Post-LN`; a variant's name may have a = in it.
-    variants: the names there are.
+    given: items such as `post_norm=Post-LN`; the name of a variant may contain a =.
+    variants: the names of all variants.
 
   Raises:
-    ConfigError: for what cannot be read, an unknown variant, with the nearest one, or a name that two would have.
+    ConfigError: for an item that cannot be parsed, an unknown variant (with the nearest known one), or a label that two
+      variants would share.
   """
   variants, labels = list(variants), {}
   for text in given:
-    whose = max((name for name in variants if text.startswith(f'{name}=')), key=len, default=None)
-    if whose is None:
+    variant = max((name for name in variants if text.startswith(f'{name}=')), key=len, default=None)
+    if variant is None:
       name, separator, _ = text.partition('=')
       if not separator:
         raise ConfigError(
           f'--labels: cannot read {text!r}; write variant=label, as in post_norm=Post-LN; quote '
-          'one that has a comma in it, as in --labels=\'"post_norm=Post-LN, tuned"\''
+          'a label that contains a comma, as in --labels=\'"post_norm=Post-LN, tuned"\''
         )
       check_names([name], variants, 'variant in --labels')
-    label = text.removeprefix(f'{whose}=').strip()
+    label = text.removeprefix(f'{variant}=').strip()
     if not label or len(label) > LONGEST or not label.isprintable() or set('$\\') & set(label):
-      raise ConfigError(f'--labels: {text!r}: a label has 1 to {LONGEST} printable characters, none of them $ or \\')
+      raise ConfigError(
+        f'--labels: {text!r}: a label must have 1 to {LONGEST} printable characters other than $ and \\'
+      )
     if missing := missing_glyphs(label):
-      raise ConfigError(f'--labels: {text!r}: the font of the figures has no {missing[0]!r}: write it otherwise')
-    labels[str(whose)] = label
+      raise ConfigError(f'--labels: {text!r}: the font of the figures has no {missing[0]!r}: choose another label')
+    labels[str(variant)] = label
   shown = [labels.get(name, name) for name in variants]
-  twice = next((label for label in shown if shown.count(label) > 1), None)
-  if twice is not None:
-    raise ConfigError(f'--labels: two variants would be called {twice!r}')
+  duplicate = next((label for label in shown if shown.count(label) > 1), None)
+  if duplicate is not None:
+    raise ConfigError(f'--labels: two variants would have the label {duplicate!r}')
   return labels
 
 
 def relabel(runs: ExperimentRuns, labels: Mapping[str, str]) -> ExperimentRuns:
-  """The runs with their variants under other names; `records` keep the names that the folders have."""
+  """The runs with their variants renamed to their labels; `records` keep the folder names."""
   if not labels:
     return runs
 
@@ -66,18 +69,18 @@ def relabel(runs: ExperimentRuns, labels: Mapping[str, str]) -> ExperimentRuns:
 
 
 def with_label(run: RecordedRun, label: str) -> RecordedRun:
-  """The run as one of a variant of another name; `named` is the one that its folder has."""
+  """The run with its variant renamed to a label; `folder_variant` stays the name of its folder."""
   return dataclasses.replace(run, result={**run.result, 'variant': label, 'folder_variant': run.folder_variant})
 
 
 def relabel_experiment(experiment: Experiment, labels: Mapping[str, str]) -> Experiment:
-  """The declaration with its variants under other names."""
+  """The experiment with its variants renamed to their labels."""
   variants = {labels.get(name, name): changes for name, changes in experiment.variants.items()}
   return dataclasses.replace(experiment, variants=variants)
 
 
 def relabel_tuning(tuning: Tuning, labels: Mapping[str, str]) -> Tuning:
-  """A tuning with its variants under other names."""
+  """The tuning with its variants renamed to their labels."""
   points = tuple(
     dataclasses.replace(point, variant=labels.get(point.variant, point.variant)) for point in tuning.points
   )

@@ -1,4 +1,4 @@
-"""The figure of a tuning, from tuned.csv alone: final loss against learning rate, so that all see what was chosen."""
+"""The figure of a tuning, drawn only from tuned.csv: final loss against learning rate, and the chosen rates."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from lab.analysis.tuning_results import GridPoint, Tuning
 from lab.core.experiment import Experiment
 from lab.figures.figure_style import GREY, CaptionedFigure, VariantStyle, new_figure, styled, variant_styles
 
-ROW = 0.055  # between the marks of two variants' failed runs, above the axes, as a share of their height
+ROW = 0.055  # height of a row of marks for failed runs, above the axes, as a share of the height of the axes
 
 
 @styled
 def final_loss_by_learning_rate(tuning: Tuning, experiment: Experiment) -> CaptionedFigure:
-  """Final loss of every tuning run against its learning rate: seeds as points, means as lines, a ring at the choice."""
+  """Final loss against learning rate: points for tuning runs, lines for their means, a ring at the chosen rate."""
   name, title, unit = 'final_loss_by_learning_rate', 'Final loss by learning rate', tuning.points[0].unit
   points = {variant: tuning.of(variant) for variant in experiment.variants if tuning.of(variant)}
   labels = {variant: f'{variant} ({wording.format_number(tuning.chosen[variant][0])})' for variant in points}
@@ -28,7 +28,7 @@ def final_loss_by_learning_rate(tuning: Tuning, experiment: Experiment) -> Capti
   axes.set(xscale='log', xlabel='learning rate', ylabel=f'final validation loss\n({unit})')
   axes.set_xticks(tuning.learning_rates, [wording.format_number(rate) for rate in tuning.learning_rates])
   axes.xaxis.set_minor_locator(NullLocator())
-  _limit_heights(axes, [point for own in points.values() for point in own])
+  _set_y_limits(axes, [point for own in points.values() for point in own])
   for variant, own in points.items():
     row = 1 + ROW * (1 + failing.index(variant)) if variant in failing else math.nan
     _draw(axes, labels[variant], own, styles[variant], row)
@@ -38,12 +38,12 @@ def final_loss_by_learning_rate(tuning: Tuning, experiment: Experiment) -> Capti
       -0.02, middle, 'failed', transform=axes.transAxes, color=GREY, fontsize=8, ha='right', va='center', gid='failed'
     )
   figure.legend(loc='outside lower center', ncols=columns, handlelength=2)
-  figure.draw_without_rendering()  # the rows above are shares of a height that the next layout has from this one
+  figure.draw_without_rendering()  # the rows above the axes scale with their height, which the first layout sets
   return CaptionedFigure(name, title, _caption(tuning, unit), figure)
 
 
-def _limit_heights(axes: Axes, points: Sequence[GridPoint]) -> None:
-  """Fits the y axis to the runs that learned: one that did not would flatten them."""
+def _set_y_limits(axes: Axes, points: Sequence[GridPoint]) -> None:
+  """Fits the y axis to the runs that learned, so that a failed run does not flatten them."""
   losses = [point.final_loss for point in points if point.final_loss is not None and point.status == 'completed']
   if losses:
     pad = 0.06 * (max(losses) - min(losses)) or 0.01
@@ -51,11 +51,11 @@ def _limit_heights(axes: Axes, points: Sequence[GridPoint]) -> None:
 
 
 def _draw(axes: Axes, label: str, own: Sequence[GridPoint], style: VariantStyle, row: float) -> None:
-  """One variant: a mark for each run, for each warm-up a line through the means, and a ring at the choice."""
+  """Draws one variant: a mark for each run, a line through the means for each warm-up, a ring at the chosen rate."""
   above = axes.get_xaxis_transform()
 
-  def mark(rate: float, height: float, marker: str, place: Transform = axes.transData, **options) -> None:
-    axes.plot([rate], [height], marker, transform=place, color=style.colour, clip_on=False, **options)
+  def mark(rate: float, height: float, marker: str, transform: Transform = axes.transData, **options) -> None:
+    axes.plot([rate], [height], marker, transform=transform, color=style.colour, clip_on=False, **options)
 
   variant = own[0].variant
   for point in own:
@@ -77,8 +77,8 @@ def _draw(axes: Axes, label: str, own: Sequence[GridPoint], style: VariantStyle,
     axes.plot(*zip(*means.items(), strict=True), lw=1.2, label=named, gid=f'mean:{variant}:{steps}', **style.line)
     if steps == chosen_warmup:
       inside = means[chosen_rate] <= axes.get_ylim()[1] or math.isnan(row)
-      height, place = (means[chosen_rate], axes.transData) if inside else (row, above)
-      mark(chosen_rate, height, 'o', place, ms=9, mew=1.2, mfc='none', gid=f'chosen:{variant}')
+      height, transform = (means[chosen_rate], axes.transData) if inside else (row, above)
+      mark(chosen_rate, height, 'o', transform, ms=9, mew=1.2, mfc='none', gid=f'chosen:{variant}')
 
 
 def _caption(tuning: Tuning, unit: str) -> str:
@@ -86,11 +86,11 @@ def _caption(tuning: Tuning, unit: str) -> str:
   statuses = {point.status for point in tuning.points}
   caption = (
     f'Final validation loss in {unit} against learning rate, every variant on the same grid. Points: tuning seeds '
-    f'{", ".join(map(str, tuning.seeds))}, which are reported nowhere else; lines: their means'
-    f'{", one for each warm-up" if several else ""}; ring, and in brackets: the rate of the lowest mean.'
+    f'{", ".join(map(str, tuning.seeds))}, which are not used elsewhere; lines: their means'
+    f'{", one for each warm-up" if several else ""}; ring, and in parentheses: the rate with the lowest mean.'
   )
   if 'failed_to_learn' in statuses:
-    caption += ' Hollow, above: a run that did not learn; in the mean it counts as no better than the unigram entropy.'
+    caption += ' Hollow, above: a run that did not learn; in the mean it counts as at least the unigram entropy.'
   if 'diverged' in statuses:
     caption += ' Cross, above: a run that diverged; in the mean it counts as its loss at the initial values.'
   return caption

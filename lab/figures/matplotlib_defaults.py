@@ -1,7 +1,7 @@
-"""Has matplotlib start from its own defaults, whoever imports it first: never from a matplotlibrc or MPLBACKEND.
+"""Makes the first import of matplotlib use its default settings, and ignore the user's matplotlibrc and MPLBACKEND.
 
-A figure must not depend on the settings of its user, and a matplotlibrc that is unreadable, or not UTF-8, or a backend
-that is not installed, would end the import.
+A figure must not depend on the user's settings, and the import would fail on an unreadable matplotlibrc, one that is
+not UTF-8, or a backend that is not installed.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-_CURRENT_FOLDER = os.O_RDONLY | getattr(os, 'O_PATH', 0)  # O_PATH: of a folder that may not be listed, too
+_CURRENT_FOLDER = os.O_RDONLY | getattr(os, 'O_PATH', 0)  # O_PATH also opens a folder without read permission
 
 
 def install() -> None:
-  """Takes effect if matplotlib has not been imported yet; figures are drawn alike if it has (figure_style.styled)."""
+  """Installs the import hook, unless matplotlib is already imported; then figure_style.styled resets its settings."""
   if 'matplotlib' not in sys.modules:
     sys.meta_path.insert(0, _Finder())
 
@@ -37,7 +37,7 @@ class _Finder(MetaPathFinder):
 
 
 class _AtDefaults(Loader):
-  """Loads matplotlib in the folder of its default matplotlibrc: the current folder is where it looks first."""
+  """Loads matplotlib from the folder of its default matplotlibrc: it looks in the current folder first."""
 
   def __init__(self, loader: Loader, defaults: Path):
     self._loader, self._defaults = loader, defaults
@@ -47,14 +47,14 @@ class _AtDefaults(Loader):
 
   def exec_module(self, module: ModuleType) -> None:
     assert module.__spec__ is not None
-    module.__spec__.loader = module.__loader__ = self._loader  # which can also open the files of the package
+    module.__spec__.loader = module.__loader__ = self._loader  # the original loader can also open package files
     with _in_folder(self._defaults), _without('MPLBACKEND'):
       self._loader.exec_module(module)
 
 
 @contextlib.contextmanager
 def _in_folder(folder: Path) -> Iterator[None]:
-  before = os.open(os.curdir, _CURRENT_FOLDER)  # not its path: the folder may have been deleted
+  before = os.open(os.curdir, _CURRENT_FOLDER)  # a descriptor, because the folder may have been deleted
   try:
     os.chdir(folder)
     yield

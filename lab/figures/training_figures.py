@@ -1,4 +1,4 @@
-"""The figures of one run over its training, from its log alone: heat maps of layer against step, and update ratios."""
+"""Figures of one run over training, drawn only from its log: heat maps of layer against step, and update ratios."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ from lab.analysis.stream_gradients import by_stack_position
 from lab.figures.figure_style import GREY, CaptionedFigure, new_figure, styled
 from training.metric_names import PARAM_NORM, STREAM_GRADIENT, STREAM_RMS, UPDATE_NORM, MetricName
 
-# The heat maps: measure and part in the log -> title, and kind of colour scale.
+# The heat maps: metric and part in the log -> title and kind of colour scale.
 HEAT_MAPS = {
   (STREAM_GRADIENT, 'total'): ('gradient, total', 'norm'),
   (STREAM_RMS, ''): ('stream RMS', 'norm'),
@@ -31,32 +31,32 @@ WIDEST = 1e9  # the range of a logarithmic colour scale
 
 
 def over_training(directory: Path, run: str) -> list[CaptionedFigure]:
-  """What a run's log shows of its gradients, over the steps.
+  """Draws a run's gradients and updates against the training step.
 
   Args:
-    directory: of the run.
-    run: what to call it.
+    directory: the run directory.
+    run: the name of the run in titles and file names.
   """
   metrics = results.load_metrics(directory)
-  pictures = heat_maps(metrics), update_ratio(metrics)
-  name = run.replace('/', '_')
+  figures = heat_maps(metrics), update_ratio(metrics)
+  suffix = run.replace('/', '_')
   return [
-    dataclasses.replace(picture, name=f'{picture.name}_{name}', title=f'{run}: {picture.title}') for picture in pictures
+    dataclasses.replace(figure, name=f'{figure.name}_{suffix}', title=f'{run}: {figure.title}') for figure in figures
   ]
 
 
 @styled
 def heat_maps(metrics: pd.DataFrame) -> CaptionedFigure:
-  """Layer against training step, one panel a measure."""
-  name, title = 'over_training', 'The gradient over training'
-  matrices = {measure: by_stack_position(metrics, *measure) for measure in HEAT_MAPS}
-  matrices = {measure: matrix for measure, matrix in matrices.items() if matrix.size}
+  """Heat maps of layer against training step, one panel per metric."""
+  name, title = 'over_training', 'Gradients over training'
+  matrices = {metric: by_stack_position(metrics, *metric) for metric in HEAT_MAPS}
+  matrices = {metric: matrix for metric, matrix in matrices.items() if matrix.size}
   if not matrices:
-    return CaptionedFigure(name, title, 'not drawn: the run logged no stream gradient (inspect.level=off)', None)
+    return CaptionedFigure(name, title, 'Not drawn: the run logged no stream gradient (inspect.level=off).', None)
   figure = new_figure(6.0)
   panels = figure.subplots(3, 2, sharex=True, sharey=True)
-  for axes, (measure, matrix) in zip(panels.ravel(), matrices.items(), strict=False):
-    panel_title, kind = HEAT_MAPS[measure]
+  for axes, (metric, matrix) in zip(panels.ravel(), matrices.items(), strict=False):
+    panel_title, kind = HEAT_MAPS[metric]
     _draw_matrix(figure, axes, matrix, kind)
     axes.set_title(panel_title)
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -64,19 +64,19 @@ def heat_maps(metrics: pd.DataFrame) -> CaptionedFigure:
   figure.supylabel('layer (whole: attention, half: feed-forward)', fontsize=9)
   caption = (
     'At the input of each sublayer, at the logged steps. Norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored '
-    'tokens, in nats a unit of the stream; the RMS of the stream is after the sublayer. Norms and gains have '
-    'logarithmic colours, over nine powers of ten at most. White: 0, or not finite.'
+    'tokens, in nats per unit of the stream; the RMS of the stream is after the sublayer. Norms and gains have a '
+    'logarithmic colour scale of at most nine decades. White: 0 or not finite.'
   )
   return CaptionedFigure(name, title, caption, figure)
 
 
 @styled
 def update_ratio(metrics: pd.DataFrame) -> CaptionedFigure:
-  """The size of a layer's update over that of its parameters, against the training step."""
-  name, title = 'update_ratio', 'Update over parameters, by layer'
+  """The norm of a layer's update divided by the norm of its parameters, against the training step."""
+  name, title = 'update_ratio', 'Update-to-parameter ratio by layer'
   squares = _by_layer(metrics)
   if squares is None:
-    return CaptionedFigure(name, title, 'not drawn: the run logged no norms of parameters (inspect.level=off)', None)
+    return CaptionedFigure(name, title, 'Not drawn: the run logged no norms of parameters (inspect.level=off).', None)
   ratio = np.sqrt(squares[UPDATE_NORM] / squares[PARAM_NORM])
   figure = new_figure(2.8)
   axes = figure.subplots()
@@ -85,12 +85,12 @@ def update_ratio(metrics: pd.DataFrame) -> CaptionedFigure:
   for layer in ratio.columns:
     axes.plot(ratio.index, ratio[layer].where(ratio[layer] > 0), lw=1, color=colours(layer / max(1, layers - 1) * 0.92))
   axes.axhline(1e-3, color=GREY, lw=0.8, ls=(0, (4, 3)))
-  axes.set(yscale='log', xlabel='training step', ylabel='norm of the update\nover norm of the parameters')
+  axes.set(yscale='log', xlabel='training step', ylabel='update norm / parameter norm')
   scale = ScalarMappable(Normalize(0, max(1, layers - 1)), colours)
   figure.colorbar(scale, ax=axes, label='layer', ticks=MaxNLocator(5, integer=True))
   caption = (
-    'Of all the parameters of a block together: the Euclidean norm of the update over that of the parameters, at the '
-    'logged steps. Dashed: 1e-3, a rule of thumb.'
+    'For all parameters of a block together: the Euclidean norm of the update divided by that of the parameters, at '
+    'the logged steps. Dashed: 1e-3, a rule of thumb.'
   )
   return CaptionedFigure(name, title, caption, figure)
 
@@ -99,27 +99,27 @@ def _draw_matrix(figure: Figure, axes: Axes, matrix: pd.DataFrame, kind: str) ->
   values = matrix.to_numpy().T
   x, y = _edges(matrix.index.to_numpy(float)), _edges(matrix.columns.to_numpy(float))
   positive = values[np.isfinite(values) & (values > 0)]
-  look: dict[str, Any]
+  colours: dict[str, Any]
   if kind == 'cosine':
-    look = {'norm': Normalize(-1, 1), 'cmap': 'RdBu'}
+    colours = {'norm': Normalize(-1, 1), 'cmap': 'RdBu'}
   elif not positive.size:
     axes.text(0.5, 0.5, 'all 0', transform=axes.transAxes, ha='center', va='center')
     return
   elif kind == 'gain':
     span = min(max(positive.max(), 1 / positive.min(), 1.01), WIDEST)
-    look = {'norm': LogNorm(1 / span, span), 'cmap': 'PuOr'}
+    colours = {'norm': LogNorm(1 / span, span), 'cmap': 'PuOr'}
   else:
     low, high = max(positive.min(), positive.max() / WIDEST), positive.max()
-    look = {'norm': LogNorm(low * 0.999, high * 1.001), 'cmap': 'viridis'}
+    colours = {'norm': LogNorm(low * 0.999, high * 1.001), 'cmap': 'viridis'}
   if kind != 'cosine':
     values = np.where(values > 0, values, np.nan)
-  mesh = axes.pcolormesh(x, y, values, rasterized=True, **look)
+  mesh = axes.pcolormesh(x, y, values, rasterized=True, **colours)
   axes.grid(visible=False)
   figure.colorbar(mesh, ax=axes, pad=0.02)
 
 
 def _edges(centres: np.ndarray) -> np.ndarray:
-  """The edges of cells around these centres."""
+  """The edges of the cells with these centres."""
   if len(centres) == 1:
     return np.array([centres[0] - 0.5, centres[0] + 0.5])
   middles = (centres[1:] + centres[:-1]) / 2
@@ -127,7 +127,7 @@ def _edges(centres: np.ndarray) -> np.ndarray:
 
 
 def _by_layer(metrics: pd.DataFrame) -> dict[str, pd.DataFrame] | None:
-  """Squared norms of all parameters of each block, by step: of the update, and of the parameters."""
+  """The squared norms of each block's update and parameters, by step; None if they were not logged."""
   squares: dict[str, dict[int, pd.Series]] = {UPDATE_NORM: {}, PARAM_NORM: {}}
   for column in metrics:
     name = MetricName.parse(column)

@@ -1,4 +1,4 @@
-"""Validation loss against the seconds of training that it took."""
+"""The figure of validation loss against training time."""
 
 import pandas as pd
 
@@ -19,7 +19,7 @@ SECONDS = 'train_seconds'
 
 @styled
 def loss_over_time(runs: ExperimentRuns, summary: Summary) -> CaptionedFigure:
-  """Validation loss against training time: every seed thin, their mean thick; runs that are not pooled are left out."""
+  """Validation loss against training time: thin lines for seeds, thick lines for their means; only pooled runs."""
   name, title, metric = 'loss_over_time', 'Loss against training time', runs.metric
   curves = {variant: _timed_curves(runs.pooled(variant), metric) for variant in summary['variants']}
   curves = {variant: own for variant, own in curves.items() if own}
@@ -29,46 +29,46 @@ def loss_over_time(runs: ExperimentRuns, summary: Summary) -> CaptionedFigure:
     )
   figure, styles = new_figure(3.1 + 0.15 * max(0, len(curves) - 6)), variant_styles(runs.experiment)
   axes = figure.add_subplot()
-  ends = []
+  labels = []
   for variant, own in curves.items():
     style = styles[variant]
     for curve in own:
       axes.plot(curve[SECONDS], curve['loss'], color=style.colour, lw=0.6, alpha=0.45, gid=f'seed:{variant}')
     mean = _mean(own)
     axes.plot(mean[SECONDS], mean['loss'], lw=1.5, gid=f'mean:{variant}', **style.line)
-    ends.append(LineLabel(mean['loss'].iloc[-1], runs.label(variant), style.colour, style.dashes))
-  axes.set(xlabel='seconds of training', ylabel=f'validation loss ({metric.unit})')
+    labels.append(LineLabel(mean['loss'].iloc[-1], runs.label(variant), style.colour, style.dashes))
+  axes.set(xlabel='training time (s)', ylabel=f'validation loss ({metric.unit})')
   axes.set_xlim(0, max(curve[SECONDS].iloc[-1] for own in curves.values() for curve in own))
-  label_lines(figure, axes, ends)
+  label_lines(figure, axes, labels)
   devices, layouts = (' and '.join(map(str, summary[what])) or 'not recorded' for what in ('device', 'layout'))
   caption = (
     f'Validation loss in {metric.unit}, on a fixed part of the split, against the seconds spent in training steps, '
-    'over all starts of a run; compilation, evaluation and checkpoints are left out. Thin: one seed; thick: the means '
-    'of loss and time over the seeds that ended. The times are of this machine, which runs shared that trained side by '
-    f'side (device: {devices}; each run: {layouts}).'
+    'summed over all starts of a run; compilation, evaluation and checkpoints are excluded. Thin: one seed; thick: the '
+    'means of loss and time over the seeds that did not diverge. Runs that trained at the same time shared the machine '
+    f'(device: {devices}; each run: {layouts}).'
   )
   return CaptionedFigure(name, title, caption + _left_out(runs, sum(map(len, curves.values()))), figure)
 
 
 def _left_out(runs: ExperimentRuns, drawn: int) -> str:
-  """What ends the caption where runs are missing from the figure."""
+  """The end of the caption, if runs are missing from the figure."""
   text = f' Left out: runs that are not comparable ({", ".join(runs.not_comparable)}).' if runs.not_comparable else ''
   if any(run.status == 'diverged' for run in runs.runs):
     text += ' Runs that diverged are not drawn.'
-  ended = [run for variant in runs.variants for run in runs.pooled(variant) if run.final(runs.metric) is not None]
-  missing = len(ended) - drawn
-  return f'{text} Left out: {missing} of {len(ended)} runs, which kept no times.' if missing else text
+  finished = [run for variant in runs.variants for run in runs.pooled(variant) if run.final(runs.metric) is not None]
+  missing = len(finished) - drawn
+  return f'{text} Left out: {missing} of {len(finished)} runs, which have no recorded times.' if missing else text
 
 
 def _timed_curves(runs: list[RecordedRun], metric: Metric) -> list[pd.DataFrame]:
-  """Seconds and loss at each point of the curve, by step, of the runs that ended and kept their times."""
-  ended = [run.metrics for run in runs if run.final(metric) is not None]
-  logged = [metrics for metrics in ended if {SECONDS, metric.curve} <= set(metrics)]
+  """Seconds and loss at each point of the curve, by step, for runs that did not diverge and have recorded times."""
+  finished = [run.metrics for run in runs if run.final(metric) is not None]
+  logged = [metrics for metrics in finished if {SECONDS, metric.curve} <= set(metrics)]
   curves = [metrics[[SECONDS, metric.curve]].dropna().rename(columns={metric.curve: 'loss'}) for metrics in logged]
   return [curve for curve in curves if len(curve)]
 
 
 def _mean(curves: list[pd.DataFrame]) -> pd.DataFrame:
-  """The means of seconds and loss over seeds, at the steps that every one of them has; else of the first alone."""
+  """The means of seconds and loss over seeds at their common steps; the first seed's curve if there are none."""
   common = sorted(set.intersection(*(set(curve.index) for curve in curves)))
   return sum(curve.loc[common] for curve in curves) / len(curves) if common else curves[0]

@@ -1,4 +1,4 @@
-"""Pages that are one file: a template of this folder filled, its pictures inside it."""
+"""HTML pages in one file: a template of this folder, with its images embedded."""
 
 import base64
 from pathlib import Path
@@ -8,7 +8,7 @@ import jinja2
 
 
 def render(template: str, **values: Any) -> str:
-  """Fills a template of this folder; a name it uses and is not given is an error."""
+  """Renders a template of this folder; an undefined name in it is an error."""
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     autoescape=True,
@@ -20,5 +20,5 @@ def render(template: str, **values: Any) -> str:
 
 
 def embed(svg: Path) -> str:
-  """A picture as the address of an image."""
+  """The data URI of an SVG file, for the src of an image."""
   return 'data:image/svg+xml;base64,' + base64.b64encode(svg.read_bytes()).decode()

@@ -1,4 +1,4 @@
-"""What a person reads at the end of an experiment: the table, and report.html with everything in one file."""
+"""The report of an experiment: the table in the terminal, and report.html with everything in one file."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ from lab.figures import experiment_figures, figure_style, labels
 from lab.report import page, verdict_files
 from training.files import write_atomically, write_json
 
-WITH_SIZES = 76  # columns of a terminal from which on the table has the sizes of models
+WIDTH_WITH_SIZES = 76  # a terminal of at least this width has a column with parameters and FLOPs
 
 
 def write(
@@ -29,20 +29,20 @@ def write(
   tuning: Tuning | None = None,
   names: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], list[Path]]:
-  """Writes tables, summary.json, the figures and report.html, from the files of an experiment's finished runs alone.
+  """Writes tables, summary.json, figures and report.html, only from the files of an experiment's finished runs.
 
   Args:
-    experiment: what was declared; its variants are the ones that are shown.
-    directory: <workdir>/<experiment>, where the runs are and the files go.
-    command: makes it all again; the page shows it.
-    tuning: how the learning rates were, or might have been, chosen; it has a figure of its own.
-    names: of variants that are shown under another name.
+    experiment: the declared experiment; its variants are the ones that are shown.
+    directory: <workdir>/<experiment>: the runs, and where the report is written.
+    command: reproduces the report; the page shows it.
+    tuning: the tuning of the experiment, which has a figure; None if there is none.
+    names: labels by variant, for those that have one.
 
   Returns:
-    The summary, and the files that were written, the page last.
+    The summary, and the files that were written, report.html last.
 
   Raises:
-    ConfigError: where the directory holds no run of the declared variants, saying what to run.
+    ConfigError: if the directory has no run of the declared variants; the message says what to run.
   """
   names = names or {}
   runs = labels.relabel(load_runs.load(experiment, directory), names)
@@ -56,7 +56,7 @@ def read_summary(
   tuning: Tuning | None = None,
   names: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-  """The summary that `write` gives, without writing anything."""
+  """The summary that `write` returns, without writing any file."""
   runs = labels.relabel(load_runs.load(experiment, directory), names or {})
   return {**summarise(runs, tuning and labels.relabel_tuning(tuning, names or {})), 'command': command}
 
@@ -64,7 +64,7 @@ def read_summary(
 def write_report(
   runs: ExperimentRuns, directory: Path, command: str, tuning: Tuning | None = None
 ) -> tuple[dict[str, Any], list[Path]]:
-  """`write`, from runs that have been read."""
+  """Does the same as `write`, for runs that have been read."""
   summary = {**summarise(runs, tuning), 'command': command}
   paths = [
     results.write_csv(results.as_table(runs.records), directory / 'results.csv'),
@@ -79,23 +79,23 @@ def write_report(
   _remove_figures(directory / 'figures', set(experiment_figures.NAMES) - {path.stem for path in paths})
   text = page.render(
     'report.html.j2', summary=summary, figures=shown, sections=_sections(base_config(runs)), wording=wording,
-    format_learned=format_learned, format_mean=format_mean, format_loss=format_loss, is_judged=is_judged,
+    format_learned=format_learned, format_mean=format_mean, format_loss=format_loss, has_verdict=has_verdict,
   )  # fmt: skip
   return summary, [*paths, write_atomically(directory / 'report.html', text)]
 
 
 def _remove_figures(folder: Path, names: Iterable[str]) -> None:
-  """Removes the figures that an earlier report has left and this one does not draw."""
+  """Removes figures of an earlier report that this one does not draw."""
   for name, suffix in itertools.product(names, figure_style.FORMATS):
     (folder / f'{name}.{suffix}').unlink(missing_ok=True)
 
 
 def summary_table(summary: Mapping[str, Any], width: int = 100) -> Table:
-  """The findings as a table for a terminal or a file, a sentence for each variant below it.
+  """The summary as a table for the terminal, with a sentence for each variant below it.
 
   Args:
-    summary: of `write`, or summary.json as read.
-    width: in columns; a narrow one has no parameters and FLOPs (results.csv has them). Nothing is cut.
+    summary: from `write`, or read from summary.json.
+    width: the terminal's width in columns. A narrow table omits parameters and FLOPs; text is folded, never cut.
   """
   unit = summary['measure']['unit']
   title = Text(f'{summary["experiment"]}: {summary["question"]}', style='bold')
@@ -105,7 +105,7 @@ def summary_table(summary: Mapping[str, Any], width: int = 100) -> Table:
   split = ' (test)' if summary['measure']['split'] == 'test' else ''
   view.add_column(f'{unit}{split}:\nmean, each seed', overflow='fold')
   view.add_column('minus baseline\n[95% interval]', overflow='fold')
-  if width >= WITH_SIZES:
+  if width >= WIDTH_WITH_SIZES:
     view.add_column('parameters,\nFLOPs a token', justify='right', overflow='fold')
   view.add_column('verdict', overflow='fold')
   for name, entry in summary['variants'].items():
@@ -115,52 +115,52 @@ def summary_table(summary: Mapping[str, Any], width: int = 100) -> Table:
       '\n'.join([format_learned(entry), *wording.describe_failures(entry['runs'])]),
       f'{format_mean(entry)}\n{" ".join(format_loss(value, 2) for value in entry["seeds"].values())}',
       _difference(comparison),
-      *([f'{wording.format_count(entry["parameters"])}\n{_flops(entry)}'] if width >= WITH_SIZES else []),
+      *([f'{wording.format_count(entry["parameters"])}\n{_flops(entry)}'] if width >= WIDTH_WITH_SIZES else []),
       entry['verdict'],
     )
     view.add_row(*(Text(cell) for cell in cells))
   return view
 
 
-def is_judged(entry: Mapping[str, Any]) -> bool:
-  """Whether an entry's sentence says more than that it is the baseline."""
+def has_verdict(entry: Mapping[str, Any]) -> bool:
+  """Whether an entry has a verdict, rather than being the baseline or having nothing to compare with."""
   return bool(entry['comparison'] or entry['not_comparable'] or entry['verdict'] == NOT_COMPARABLE)
 
 
 def format_learned(entry: Mapping[str, Any]) -> str:
-  """How many of a variant's runs learned: 4/5."""
+  """The number of a variant's runs that learned, out of all: 4/5."""
   runs = entry['runs']
   return f'{runs["completed"]}/{runs["completed"] + runs["failed_to_learn"] + runs["diverged"]}'
 
 
 def format_loss(value: float | None, digits: int = 3) -> str:
-  """A loss; a cross for a run that diverged."""
+  """A loss; x for a run that diverged."""
   return 'x' if value is None else f'{value:.{digits}f}'
 
 
 def format_mean(entry: Mapping[str, Any]) -> str:
-  """The mean of a variant; a dash where its runs are not pooled."""
+  """The mean loss of a variant; a dash if its runs are not pooled."""
   return format_loss(entry['mean']) if entry['pooled'] else '-'
 
 
 def _rate(entry: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-  """The line that a variant's learning rate has under its name, where each has its own."""
+  """A line with the learning rate of a variant, for the table of an experiment at tuned rates; otherwise empty."""
   return f'\nat {wording.format_number(entry["learning_rate"])}' if summary['tuning'] and entry['learning_rate'] else ''
 
 
 def _below(summary: Mapping[str, Any]) -> str:
-  """The lines under the table: verdicts with what they hold for, what is missing, what the intervals cover."""
-  lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if is_judged(entry)]
+  """The lines under the table: verdicts and their conditions, notes, and what the intervals cover."""
+  lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if has_verdict(entry)]
   if summary['tuning']:
     lines.append(f'tuned: {summary["tuning"]["sentence"]}')
   lines += [f'note: {note}' for note in summary['notes']]
   if any(entry['runs']['diverged'] for entry in summary['variants'].values()):
-    lines.append('x: a run that diverged; it is in no mean')
+    lines.append('x: a run that diverged; excluded from the mean')
   covers = summary['interval']
   if covers['covers']:
-    lines.append(f'intervals cover {covers["covers"]}; not {covers["does_not_cover"]}')
+    lines.append(f'intervals cover {covers["covers"]}; they do not cover {covers["does_not_cover"]}')
   elif any(entry['pooled'] for entry in summary['variants'].values()):
-    lines.append('one seed gives no interval, and no verdict')
+    lines.append('one seed gives neither an interval nor a verdict')
   return '\n'.join(lines)
 
 

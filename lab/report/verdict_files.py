@@ -1,4 +1,4 @@
-"""The verdict table as files that other programs read: verdicts.csv, verdicts.md and verdicts.tex."""
+"""The table of verdicts as files for other programs: verdicts.csv, verdicts.md and verdicts.tex."""
 
 import csv
 import io
@@ -22,16 +22,16 @@ _SPECIAL = {
 
 
 def write_all(summary: Mapping[str, Any], directory: Path) -> list[Path]:
-  """Writes the three files; the arguments are those of `rows` and the folder."""
+  """Writes verdicts.csv, verdicts.md and verdicts.tex from a summary into a directory."""
   contents = {'csv': as_csv(summary), 'md': as_markdown(summary), 'tex': as_latex(summary)}
   return [write_atomically(directory / f'verdicts.{suffix}', text) for suffix, text in contents.items()]
 
 
 def rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """One row a variant, in the order of the summary; None where there is no number.
+  """One row per variant, in the order of the summary; None if there is no number.
 
-  `n` counts the pairs of runs, `difference` is variant minus baseline with the 95% interval `low` to `high`, and
-  `variant` is the label that it is shown under, `name` that of its folder.
+  `variant` is the variant's label, `name` the name of its folder; `n` is the number of pairs of runs, and `difference`
+  is variant minus baseline, with the 95% interval `low` to `high`.
   """
   measure = summary['measure']
   return [
@@ -52,7 +52,7 @@ def rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def as_csv(summary: Mapping[str, Any]) -> str:
-  """All of COLUMNS, in full precision."""
+  """The columns COLUMNS in full precision."""
   text = io.StringIO()
   table = csv.DictWriter(text, COLUMNS, lineterminator='\n')
   table.writeheader()
@@ -61,7 +61,7 @@ def as_csv(summary: Mapping[str, Any]) -> str:
 
 
 def as_markdown(summary: Mapping[str, Any]) -> str:
-  """A table, and under it what the verdicts hold for."""
+  """A table, followed by the verdicts and their conditions."""
   head, *body = [[_markdown(cell) for cell in line] for line in (_head(summary), *_cells(summary))]
   lines = [head, ['---', *['---:'] * (len(head) - 2), '---'], *body]
   table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
@@ -69,7 +69,7 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
 
 
 def as_latex(summary: Mapping[str, Any]) -> str:
-  """A tabular that needs no package."""
+  """A tabular that needs no LaTeX package; the verdicts and their conditions are comments."""
   head, *body = [[_latex(cell) for cell in line] for line in (_head(summary), *_cells(summary))]
   lines = [f'% {" ".join(text.split())}' for text in (summary['question'], *table_notes(summary))]
   lines += [f'\\begin{{tabular}}{{l{"r" * (len(head) - 2)}l}}', r'\hline', ' & '.join(head) + r' \\', r'\hline']
@@ -78,12 +78,12 @@ def as_latex(summary: Mapping[str, Any]) -> str:
 
 
 def table_notes(summary: Mapping[str, Any]) -> list[str]:
-  """What the table holds for, a line each."""
+  """The lines that belong to the table: verdicts and their conditions, notes, what the intervals cover."""
   covers = summary['interval']
   lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if entry['sentence']]
   lines += [f'note: {note}' for note in summary['notes']]
   if covers['covers']:
-    lines.append(f"95% intervals by Student's t cover {covers['covers']}; not {covers['does_not_cover']}")
+    lines.append(f"95% intervals by Student's t cover {covers['covers']}; they do not cover {covers['does_not_cover']}")
   return lines
 
 
@@ -122,6 +122,7 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-  signed = re.sub(r'(?<![\w.])-(?=\d)', '\0', ' '.join(text.split()))  # a minus, not a hyphen
+  signed = re.sub(r'(?<![\w.])-(?=\d)', '\0', ' '.join(text.split()))  # a minus sign, not a hyphen
   escaped = ''.join(_SPECIAL.get(sign, sign) for sign in signed).replace('\0', '$-$')
-  return f'{{}}{escaped}' if escaped.startswith(('[', '*')) else escaped  # or it would belong to the \\\\ before it
+  # After \\, LaTeX would read a leading [ or * as its argument.
+  return f'{{}}{escaped}' if escaped.startswith(('[', '*')) else escaped

@@ -1,4 +1,4 @@
-"""What is pooled and compared: runs that share every setting that their variants do not declare."""
+"""Runs are pooled and compared only if they share every setting that their variants do not declare."""
 
 import json
 import math
@@ -28,17 +28,17 @@ def directory(tmp_path):
 
 
 def edit(directory, variant, seeds, config=None, result=None):
-  """Has runs be ones that were made otherwise, with fitting results."""
+  """Edits the config and result of runs, as if they had been run with other settings."""
   for seed in seeds:
     run = directory / variant / f'seed_{seed}'
     flat = json.loads((run / 'config.json').read_text()) | (config or {})
     (run / 'config.json').write_text(json.dumps(flat))
-    told = (read_result(run) or {}) | (result or {})
-    write_result(run, told | {'steps': flat['run.steps'], 'learning_rate': flat['optimizer.learning_rate']})
+    edited = (read_result(run) or {}) | (result or {})
+    write_result(run, edited | {'steps': flat['run.steps'], 'learning_rate': flat['optimizer.learning_rate']})
 
 
-def refused(summary, variant, *says):
-  """A variant that is in no mean and has no verdict, and a table that says why under it."""
+def check_not_comparable(summary, variant, *reasons):
+  """Checks that a variant has no mean and no verdict, and that the table gives the reasons."""
   entry = summary['variants'][variant]
   assert (entry['verdict'], entry['pooled']) == ('not comparable', False)
   assert entry['mean'] is entry['low'] is entry['high'] is entry['comparison'] is entry['token_multiplier'] is None
@@ -46,9 +46,9 @@ def refused(summary, variant, *says):
   for width in (80, 100):
     text = rendered_table(summary, width)
     assert max(map(len, text.splitlines())) <= width
-    for one in says:
+    for reason in reasons:
       assert f'{variant}: not comparable: ' in text
-      assert one in ' '.join(text.split()), text
+      assert reason in ' '.join(text.split()), text
 
 
 WITHIN = {
@@ -67,10 +67,10 @@ WITHIN = {
 
 
 @pytest.mark.parametrize('case', WITHIN)
-def test_a_seed_that_was_run_otherwise_is_not_pooled_with_the_others(case, directory):
-  config, result, says = WITHIN[case]
+def test_a_seed_with_other_settings_makes_its_variant_not_comparable(case, directory):
+  config, result, reason = WITHIN[case]
   edit(directory, 'post_norm', [3], config, result)
-  refused(load_summary(TWO, directory), 'post_norm', says)
+  check_not_comparable(load_summary(TWO, directory), 'post_norm', reason)
 
 
 BETWEEN = {
@@ -92,7 +92,7 @@ BETWEEN = {
   'not as declared': (
     {'model.norm_placement': 'pre'},
     {},
-    'norm_placement is pre, and the variant is declared with post',
+    'norm_placement is pre, but the variant declares post',
   ),
   'random numbers': (
     {},
@@ -103,33 +103,33 @@ BETWEEN = {
 
 
 @pytest.mark.parametrize('case', BETWEEN)
-def test_a_variant_that_differs_in_what_it_does_not_declare_is_not_compared(case, directory):
-  config, result, says = BETWEEN[case]
+def test_a_variant_with_an_undeclared_difference_is_not_compared(case, directory):
+  config, result, reason = BETWEEN[case]
   edit(directory, 'baseline', range(4), result={'settings': {'jax_default_prng_impl': 'threefry2x32'}})
   edit(directory, 'post_norm', range(4), {}, {'settings': {'jax_default_prng_impl': 'threefry2x32'}})
   assert load_summary(TWO, directory)['variants']['post_norm']['comparison']
   edit(directory, 'post_norm', range(4), config, result)
   summary = load_summary(TWO, directory)
-  refused(summary, 'post_norm', says)
+  check_not_comparable(summary, 'post_norm', reason)
   assert summary['variants']['baseline']['mean'] is not None
 
 
-def test_of_many_differences_the_first_are_told_and_all_are_kept(directory):
+def test_a_message_lists_the_first_differences_and_the_summary_all(directory):
   config = {'run.steps': 30, 'run.batch_size': 8, 'optimizer.clip': 0.0, 'optimizer.beta2': 0.9, 'model.norm': 'layer'}
   edit(directory, 'post_norm', range(4), config)
   summary = load_summary(TWO, directory)
-  refused(summary, 'post_norm', 'and 1 more (summary.json)')
+  check_not_comparable(summary, 'post_norm', 'and 1 more (see summary.json)')
   assert len(summary['variants']['post_norm']['not_comparable']) == 5
 
 
-def test_nothing_is_compared_with_a_baseline_that_is_mixed(directory):
+def test_nothing_is_compared_with_a_baseline_of_mixed_settings(directory):
   edit(directory, 'baseline', [1], {'run.steps': 30})
   summary = load_summary(TWO, directory)
-  refused(summary, 'baseline', 'run.steps is 30 in seed 1, 300 in seeds 0, 2, 3')
+  check_not_comparable(summary, 'baseline', 'run.steps is 30 in seed 1, 300 in seeds 0, 2, 3')
   post_norm = summary['variants']['post_norm']
   assert (post_norm['verdict'], post_norm['comparison']) == ('not comparable', None)
   assert post_norm['mean'] is not None
-  assert 'post_norm: not comparable: its baseline, baseline, is not (see there)' in ' '.join(
+  assert 'post_norm: not comparable: the runs of its baseline, baseline, are themselves not comparable' in ' '.join(
     rendered_table(summary).split()
   )
 
@@ -139,23 +139,23 @@ def test_a_copy_under_another_seed_counts_once(directory):
   (directory / 'post_norm/seed_3/config.json').write_text(seed_0)
   summary = load_summary(TWO, directory)
   assert list(summary['variants']['post_norm']['seeds']) == ['0', '1', '2']
-  assert any(note.startswith('post_norm: seed 3 is seed 0 over again') for note in summary['notes'])
+  assert any(note.startswith('post_norm: seed 3 repeats seed 0') for note in summary['notes'])
   report.write(TWO, directory, 'python train.py')
   frame = pd.read_csv(directory / 'results.csv')
   assert frame[(frame.variant == 'post_norm') & (frame.seed == 3)].pooled.item().startswith('no: ')
 
 
-def test_a_result_of_another_run_than_its_config_is_told(directory):
+def test_a_result_that_contradicts_its_config_is_reported(directory):
   run = directory / 'post_norm/seed_2'
   write_result(run, (read_result(run) or {}) | {'steps': 30})
-  says = 'run.steps is 300 in the config.json of seed 2, 30 in its result.json'
-  refused(load_summary(TWO, directory), 'post_norm', says)
+  reason = 'run.steps is 300 in the config.json of seed 2, 30 in its result.json'
+  check_not_comparable(load_summary(TWO, directory), 'post_norm', reason)
 
 
-def test_runs_that_saw_their_targets_are_not_compared(directory):
+def test_runs_that_attended_to_their_targets_are_not_compared(directory):
   edit(directory, 'post_norm', range(4), config={'model.causal': False})
-  refused(
-    load_summary(TWO, directory), 'post_norm', 'without a causal mask each position attended to the token that it'
+  check_not_comparable(
+    load_summary(TWO, directory), 'post_norm', 'without a causal mask, each position attended to the token it predicts'
   )
 
 
@@ -163,45 +163,45 @@ def test_a_run_without_its_config_is_not_counted(directory):
   (directory / 'post_norm/seed_2/config.json').unlink()
   summary = load_summary(TWO, directory)
   assert list(summary['variants']['post_norm']['seeds']) == ['0', '1', '3']
-  assert any('seed_2 has a result and no config.json' in note for note in summary['notes'])
+  assert any('seed_2 has a result but no config.json' in note for note in summary['notes'])
 
 
 SAME = {
-  'the same text elsewhere': ('data.paths', {'data.task': 'files', 'data.paths': 'a.txt'}, {}),
+  'the same text at another path': ('data.paths', {'data.task': 'files', 'data.paths': 'a.txt'}, {}),
   'the same checkpoint': ('run.init_from', {'run.init_from': 'b'}, {'init_from': {'sha256': 'a' * 64}}),
   'extended at a constant rate': ('', {'optimizer.schedule': 'constant'}, {}),
-  'a field that is new since': ('optimizer.accumulate', {}, {}),
+  'a newer config field': ('optimizer.accumulate', {}, {}),
 }
 
 
 @pytest.mark.parametrize('case', SAME)
-def test_what_is_the_same_by_another_name_is_pooled(case, directory):
+def test_equivalent_settings_are_pooled(case, directory):
   path, config, result = SAME[case]
   for variant in TWO.variants:
     edit(directory, variant, range(4), config, result)
   file = directory / 'post_norm/seed_1/config.json'
   flat = json.loads(file.read_text())
-  if case == 'a field that is new since':
+  if case == 'a newer config field':
     del flat[path]
   elif path:
-    flat[path] = 'elsewhere'
+    flat[path] = 'another path'
   else:
     edit(directory, 'post_norm', [1], result={'extended_at': [100]})
   file.write_text(json.dumps(flat))
   assert load_summary(TWO, directory)['variants']['post_norm']['comparison']
 
 
-def test_the_table_of_results_says_which_runs_count(directory):
+def test_results_csv_says_which_runs_are_pooled(directory):
   edit(directory, 'post_norm', [3], {'run.steps': 30})
   fake_runs.write_run(directory / 'mine/seed_0', 'block', 'mine', 0, 'completed', Config(), 3.0, points=2)
   report.write(TWO, directory, 'python train.py')
   frame = pd.read_csv(directory / 'results.csv')
-  said = {
+  expected = {
     'baseline': 'yes',
-    'mine': 'no: not shown here',
+    'mine': 'no: variant not shown',
     'post_norm': 'no: run.steps is 30 in seed 3, 300 in seeds 0-2',
   }
-  assert frame.pooled.tolist() == frame.variant.map(said).tolist()
+  assert frame.pooled.tolist() == frame.variant.map(expected).tolist()
   assert frame.columns[-1] == 'pooled'
   assert not frame[frame.pooled == 'yes'].empty
   page = (directory / 'report.html').read_text()
@@ -209,13 +209,13 @@ def test_the_table_of_results_says_which_runs_count(directory):
   assert 'not comparable: run.steps is 30 in seed 3, 300 in seeds 0-2' in page
 
 
-def test_the_figures_draw_them_apart_and_say_so(tmp_path):
+def test_figures_draw_runs_that_are_not_comparable_dotted_and_say_so(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', TWO, LEVELS)
   edit(directory, 'post_norm', [3], {'run.steps': 30})
   found = load_runs.load(TWO, directory)
   summary = load_summary(TWO, directory)
   drawings = [picture for picture in experiment_figures.draw_all(found, summary) if picture.figure]
-  assert len(drawings) == 3, 'but for the one of times, which were not logged'
+  assert len(drawings) == 3, 'all but training time, which was not logged'
   for picture in drawings:
     assert 'not comparable (post_norm)' in picture.caption
     drawn = {line.get_gid() for axes in picture.figure.axes for line in axes.lines}
@@ -225,47 +225,51 @@ def test_the_figures_draw_them_apart_and_say_so(tmp_path):
   assert 'post_norm (not comparable)' in texts
 
 
-def test_a_declared_difference_is_what_is_compared(tmp_path):
+def test_declared_differences_are_compared(tmp_path):
   changes = {'run.steps': 100, 'run.batch_size': 8, 'optimizer.learning_rate': 1e-3, 'model.norm_placement': 'post'}
   declared = Experiment('?', {'baseline': {}, 'other': changes}, name='block', seeds=(0, 1))
   summary = load_summary(
     declared, fake_runs.write_experiment(tmp_path, declared, {'baseline': 2.9, 'other': 2.8}, points=2)
   )
   assert math.isclose(summary['variants']['other']['comparison']['difference'], -0.1, abs_tol=0.05)
-  assert 'order of the data' in summary['not_held_equal'], 'with batches of another size'
+  assert 'data order' in summary['not_held_equal'], 'the batch size differs'
 
 
-def test_a_baseline_alone_that_is_mixed_gives_no_interval_and_says_why(tmp_path):
+def test_a_single_baseline_of_mixed_settings_has_no_interval_and_the_table_says_why(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', TWO, {'baseline': 2.9}, points=2)
   edit(directory, 'baseline', [1], {'run.steps': 30})
   report.write(TWO, directory, 'python train.py')
-  said = rendered_table(json.loads((directory / 'summary.json').read_text()))
-  assert 'baseline: not comparable: run.steps is 30 in seed 1, 300 in seeds 0, 2, 3' in said
-  assert 'one seed' not in said
+  text = rendered_table(json.loads((directory / 'summary.json').read_text()))
+  assert 'baseline: not comparable: run.steps is 30 in seed 1, 300 in seeds 0, 2, 3' in text
+  assert 'one seed' not in text
   assert 'nothing: no runs are pooled' in (directory / 'report.html').read_text()
 
 
-def test_a_count_that_was_taken_otherwise_is_no_other_run(directory):
-  """As by a version that counted FLOPs in another way; the number of parameters is the model's own."""
+def test_another_flop_count_is_the_same_run_but_another_parameter_count_is_not(directory):
+  """An older version may have counted FLOPs differently; the number of parameters belongs to the model."""
   edit(directory, 'post_norm', [3], result={'flops_per_token': 5})
   assert load_summary(TWO, directory)['variants']['post_norm']['comparison']
   edit(directory, 'post_norm', [3], result={'parameters': 5})
-  refused(load_summary(TWO, directory), 'post_norm', 'the number of parameters is 5 in seed 3, 624896 in seeds 0-2')
+  check_not_comparable(
+    load_summary(TWO, directory), 'post_norm', 'the number of parameters is 5 in seed 3, 624896 in seeds 0-2'
+  )
 
 
-def test_curves_of_different_parts_of_a_split_are_told(directory):
+def test_curves_of_different_parts_of_a_split_are_reported(directory):
   edit(directory, 'post_norm', range(4), {'run.evaluation_batches': 8})
   summary = load_summary(TWO, directory)
-  says = '(baseline 512 sequences of 64, post_norm 128 sequences of 64)'
-  assert any(note.endswith(says) for note in summary['notes'])
+  which = '(baseline: 512 sequences of 64 tokens, post_norm: 128 sequences of 64 tokens)'
+  assert any(note.endswith(which) for note in summary['notes'])
   assert summary['variants']['post_norm']['comparison']
   assert summary['variants']['post_norm']['token_multiplier'] is None
   edit(directory, 'post_norm', range(3), {'run.evaluation_batches': 32})
-  says = '(baseline, post_norm (seeds 0-2) 512 sequences of 64, post_norm (seed 3) 128 sequences of 64)'
-  assert any(note.endswith(says) for note in load_summary(TWO, directory)['notes']), 'also within one variant'
+  which = (
+    '(baseline, post_norm (seeds 0-2): 512 sequences of 64 tokens, post_norm (seed 3): 128 sequences of 64 tokens)'
+  )
+  assert any(note.endswith(which) for note in load_summary(TWO, directory)['notes']), 'also within one variant'
 
 
-def test_a_run_whose_log_is_damaged_is_missing_from_the_curves_alone(directory):
+def test_a_run_with_a_damaged_log_is_missing_only_from_the_curves(directory):
   log = directory / 'post_norm/seed_2/metrics.jsonl'
   log.write_text('{' + log.read_text())
   found, summary = load_runs.load(TWO, directory), load_summary(TWO, directory)
@@ -273,14 +277,17 @@ def test_a_run_whose_log_is_damaged_is_missing_from_the_curves_alone(directory):
   mean = recorded_run.mean_curve(found.of('post_norm'), found.metric)
   pd.testing.assert_series_equal(mean, recorded_run.mean_curve(others, found.metric))
   assert len(mean)
-  assert any(note.endswith('; until then it is in no curve and no mean of curves') for note in summary['notes'])
+  assert any(
+    note.endswith('; until then its curve is not drawn, and left out of the mean curve') for note in summary['notes']
+  )
   assert summary['variants']['post_norm']['comparison']['n'] == 4
   assert summary['variants']['post_norm']['token_multiplier'] is None
 
 
-def test_updates_that_were_dropped_are_told(directory):
+def test_dropped_updates_are_reported(directory):
   for variant in TWO.variants:
     edit(directory, variant, range(4), {'run.on_nonfinite': 'skip'}, {'dropped_updates': 0})
   assert not [note for note in load_summary(TWO, directory)['notes'] if 'dropped' in note]
   edit(directory, 'post_norm', [2], result={'dropped_updates': 40})
-  assert 'post_norm, seed 2: 40 of 300 updates were not finite, and dropped' in load_summary(TWO, directory)['notes']
+  note = 'post_norm, seed 2: 40 of 300 updates were not finite and were dropped'
+  assert note in load_summary(TWO, directory)['notes']

@@ -1,4 +1,4 @@
-"""What a report claims of its runs, against what they were."""
+"""The conditions that a report states, compared with the settings of its runs."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ from training.code_version import code_version
 from training.config import Config
 from training.run_files.result import read_result
 
-ORDER, VALUES = 'order of the data, by seed', 'initial values of parameters of the same path and shape, by seed'
-BOTH = 'the initial values and the order of the data, which change together from seed to seed'
+ORDER, VALUES = 'data order, by seed', 'initial values of parameters with the same path and shape, by seed'
+BOTH = 'the initial values and the data order, which change together from seed to seed'
 FROM = {'run.init_from': 'runs/block/baseline/seed_0'}
 
 
@@ -38,46 +38,46 @@ def edit_all(directory, config=None, result=None):
 
 COVERED = {
   'all that a seed decides': ({}, BOTH),
-  'one checkpoint': (FROM, 'the order of the data alone'),
-  'one seed of the data': ({'data.seed': 7}, 'the initial values alone'),
+  'one checkpoint': (FROM, 'the data order only'),
+  'one seed of the data': ({'data.seed': 7}, 'the initial values only'),
   'dropout': (
     {'model.dropout': 0.1},
-    'the initial values, the dropout masks and the order of the data, which change together from seed to seed',
+    'the initial values, the dropout masks and the data order, which change together from seed to seed',
   ),
   'dropout from one checkpoint': (
     {**FROM, 'model.dropout': 0.1},
-    'the dropout masks and the order of the data, which change together from seed to seed',
+    'the dropout masks and the data order, which change together from seed to seed',
   ),
-  'made data': ({'data.task': 'copy'}, BOTH.replace('order of the data', 'training sequences')),
+  'synthetic data': ({'data.task': 'copy'}, BOTH.replace('data order', 'training sequences')),
 }
 
 
 @pytest.mark.parametrize('case', COVERED)
-def test_an_interval_covers_what_the_seeds_decided(case, directory):
+def test_an_interval_covers_what_the_seeds_vary(case, directory):
   config, covers = COVERED[case]
   edit_all(directory, config)
   assert summary_of(directory)['interval']['covers'] == covers
 
 
-def test_seeds_that_decide_nothing_are_one_run(directory):
-  """Without dropout, from one checkpoint, in one order of the data: five seeds are five times the same run."""
+def test_seeds_that_vary_nothing_count_as_one_run(directory):
+  """Without dropout, from one checkpoint, in one data order, four seeds are four copies of the same run."""
   edit_all(directory, {**FROM, 'data.seed': 7})
   summary = summary_of(directory)
   assert summary['interval']['covers'] is None
   assert summary['variants']['post_norm']['comparison']['verdict'] == 'inconclusive (one seed)'
-  assert sum('over again' in note for note in summary['notes']) == 6
+  assert sum(' repeats seed ' in note for note in summary['notes']) == 6
 
 
-def test_what_one_variant_draws_beside_the_others_is_told_of_it_alone(tmp_path):
+def test_randomness_of_one_variant_is_named_for_it_alone(tmp_path):
   experiment = dataclasses.replace(TWO, variants={'baseline': {}, 'dropped': {'model.dropout': 0.1}})
   directory = fake_runs.write_experiment(tmp_path, experiment, {'baseline': 2.9, 'dropped': 2.8}, points=2)
-  assert summary_of(directory, experiment)['interval']['covers'] == f'{BOTH}; of dropped also the dropout masks'
+  assert summary_of(directory, experiment)['interval']['covers'] == f'{BOTH}; for dropped also the dropout masks'
 
 
-UNEQUAL = {  # what two variants differ in as declared, and what then is not held equal
-  'another batch': ({'run.batch_size': 8}, 'order of the data', VALUES),
-  'other sequences': ({'data.sequence_length': 32}, 'order of the data', VALUES),
-  'another order': ({'data.seed': 7}, 'order of the data', VALUES),
+UNEQUAL = {  # a declared difference, what it keeps from being held equal, and what stays equal
+  'another batch': ({'run.batch_size': 8}, 'data order', VALUES),
+  'other sequences': ({'data.sequence_length': 32}, 'data order', VALUES),
+  'another order': ({'data.seed': 7}, 'data order', VALUES),
   'other values': ({'run.init_seed': 7}, 'initial values', ORDER),
   'another scheme': ({'model.init': 'gpt2'}, 'initial values', ORDER),
   'DeepNorm': ({'model.norm_placement': 'deepnorm'}, 'initial values', ORDER),
@@ -87,7 +87,7 @@ UNEQUAL = {  # what two variants differ in as declared, and what then is not hel
 
 
 @pytest.mark.parametrize('case', UNEQUAL)
-def test_what_was_not_equal_is_not_claimed(case, tmp_path):
+def test_what_differed_is_not_stated_as_held_equal(case, tmp_path):
   changes, unequal, equal = UNEQUAL[case]
   experiment = Experiment('?', {'baseline': {}, 'other': changes}, name='block', seeds=(0, 1))
   directory = fake_runs.write_experiment(tmp_path, experiment, {'baseline': 2.9, 'other': 2.8}, points=2)
@@ -97,12 +97,12 @@ def test_what_was_not_equal_is_not_claimed(case, tmp_path):
   assert not any(text.startswith(unequal) for text in summary['held_equal'])
 
 
-def test_values_from_a_checkpoint_are_claimed_as_such(directory):
+def test_initial_values_from_a_checkpoint_are_stated_as_such(directory):
   edit_all(directory, FROM, {'init_from': {'sha256': 'a' * 64}})
   assert f'initial values from {FROM["run.init_from"]}' in summary_of(directory)['held_equal']
 
 
-MADE = {
+PROVENANCE = {
   'device': ({'device': 'NVIDIA H200'}, 'device differs: TFRT_CPU_0 in baseline; NVIDIA H200 in post_norm', 'device'),
   'layout': ({'layout': '2 devices'}, 'layout differs: 1 device, 1 core in baseline; 2 devices in', 'layout'),
   'versions': (
@@ -123,41 +123,43 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize('case', MADE)
-def test_what_runs_were_made_with_is_in_the_notes_and_in_the_sentence(case, directory):
-  result, note, name = MADE[case]
+@pytest.mark.parametrize('case', PROVENANCE)
+def test_differing_provenance_is_in_the_notes_and_in_the_sentence(case, directory):
+  result, note, name = PROVENANCE[case]
   edit_all(directory, result={'code': {'digest': 'a' * 64}, 'settings': {}})
   before = summary_of(directory)
   assert not any('differs' in note for note in before['notes'])
-  assert 'unlike the baseline' not in before['variants']['post_norm']['sentence']
+  assert "provenance differs from the baseline's" not in before['variants']['post_norm']['sentence']
   edit(directory, 'post_norm', range(4), result=result)
   summary = summary_of(directory)
   assert any(one.startswith(note) for one in summary['notes']), summary['notes']
-  assert summary['variants']['post_norm']['sentence'].endswith(f'; unlike the baseline in {name} (see the notes)')
+  assert summary['variants']['post_norm']['sentence'].endswith(
+    f"; provenance differs from the baseline's: {name} (see the notes)"
+  )
   assert (VALUES in summary['held_equal']) == (case not in ('code', 'versions'))
-  assert 'unlike the baseline' in ' '.join(rendered_table(summary).split())
+  assert "provenance differs from the baseline's" in ' '.join(rendered_table(summary).split())
 
 
-def test_runs_made_by_other_code_are_named_by_seed(directory):
+def test_runs_of_other_code_are_named_by_seed(directory):
   edit_all(directory, result={'code': {'digest': 'a' * 64}})
   edit(directory, 'post_norm', [1, 2], result={'code': {'digest': 'b' * 64}})
   note = 'code differs: digest aaaaaaaa in baseline, post_norm (seeds 0, 3); digest bbbbbbbb in post_norm (seeds 1, 2)'
   assert note in summary_of(directory)['notes']
 
 
-def test_a_run_that_mixes_two_models_is_told(directory):
+def test_a_run_whose_code_changed_is_reported(directory):
   edit_all(directory, result={'code': {'digest': 'a' * 64}})
   edit(directory, 'post_norm', [2], result={'code_changed_at': [{'step': 40, 'digest': 'b' * 64}]})
   notes = summary_of(directory)['notes']
-  assert 'post_norm, seed 2: the code changed at step 40, so that this run mixes two models' in notes
+  assert 'post_norm, seed 2: the code changed at step 40, so this run mixes two versions of the model' in notes
   edit(directory, 'post_norm', [2], result={'code_changed_at': [{'step': 300, 'digest': 'b' * 64}]})
   notes = summary_of(directory)['notes']
-  assert 'post_norm, seed 2: was evaluated by other code than it was trained by' in notes
+  assert 'post_norm, seed 2: evaluated by other code than it was trained with' in notes
   assert not [note for note in notes if 'mixes' in note]
 
 
 def tuned(tmp_path, settings=None, variants=None, checksum='b2c26b8719b188f5', seeds=(100, 101), rate=4e-3):
-  """Runs at the default rate, and a tuning that chose `rate`."""
+  """The summary of runs at the default rate, with a tuning that chose `rate`."""
   directory = fake_runs.write_experiment(tmp_path / 'block', TWO, LEVELS, points=2, tuned=True)
   points = [
     GridPoint(name, one, 20, seed, 'completed', 3.0 - (one == rate), 3.0 - (one == rate), 'bits per byte')
@@ -169,50 +171,56 @@ def tuned(tmp_path, settings=None, variants=None, checksum='b2c26b8719b188f5', s
   return summary_of(directory, chosen=Tuning(tmp_path / 'tuned.csv', about, tuning_results.mark_chosen(points)))
 
 
-def test_a_tuning_that_chose_these_rates_is_claimed(tmp_path):
+def test_a_tuning_that_chose_these_rates_is_stated(tmp_path):
   summary = tuned(tmp_path)
-  assert 'the budget for tuning the learning rate' in summary['held_equal']
-  assert summary['tuning']['sentence'].startswith('each variant runs at the learning rate, of 2e-3, 4e-3, 8e-3, that')
+  assert 'tuning budget for the learning rate' in summary['held_equal']
+  assert summary['tuning']['sentence'].startswith('each variant runs at the learning rate (of 2e-3, 4e-3, 8e-3) with')
 
 
-AGAINST = {
-  'other steps': ({'settings': {**Config().to_flat(), 'run.steps': 150}}, 'run.steps was 150, and is 300'),
-  'another text': ({'checksum': OTHER_TEXT}, 'the text was another'),
-  'another rate': ({'rate': 2e-3}, 'baseline runs at learning rate 4e-3 with warm-up 20, and was to at learning rate'),
-  'its own seeds': ({'seeds': (3, 100)}, 'seed 3 chose the rates, too'),
+MISMATCHES = {
+  'other steps': (
+    {'settings': {**Config().to_flat(), 'run.steps': 150}},
+    'run.steps was 150 in the tuning, and is 300',
+  ),
+  'another text': ({'checksum': OTHER_TEXT}, 'the tuning read another text'),
+  'another rate': (
+    {'rate': 2e-3},
+    'baseline runs at learning rate 4e-3 with warm-up 20, but the tuning chose learning rate',
+  ),
+  'its own seeds': ({'seeds': (3, 100)}, 'seed 3 was also used for tuning'),
   'another variant': (
     {'variants': {'baseline': {}, 'post_norm': {'model.norm_placement': 'none'}}},
-    'post_norm was another variant there',
+    'post_norm was tuned with other changes',
   ),
 }
 
 
-@pytest.mark.parametrize('case', AGAINST)
-def test_a_tuning_that_does_not_hold_is_not_claimed(case, tmp_path):
-  options, says = AGAINST[case]
+@pytest.mark.parametrize('case', MISMATCHES)
+def test_a_tuning_that_does_not_apply_is_not_stated(case, tmp_path):
+  options, reason = MISMATCHES[case]
   summary = tuned(tmp_path, **options)
-  assert 'the budget for tuning the learning rate' not in summary['held_equal']
+  assert 'tuning budget for the learning rate' not in summary['held_equal']
   assert 'tuning of the learning rate' in summary['not_held_equal']
-  assert any(says in line for line in summary['tuning']['contradictions'])
-  said = ' '.join(rendered_table(summary).split())
-  assert 'tuned: by a tuning that does not hold for these runs: ' in said
-  assert 'each variant runs at' not in said
+  assert any(reason in line for line in summary['tuning']['contradictions'])
+  text = ' '.join(rendered_table(summary).split())
+  assert 'tuned: by a tuning that does not apply to these runs: ' in text
+  assert 'each variant runs at' not in text
 
 
-def test_runs_of_other_code_than_this_checkout_are_told(directory):
+def test_runs_of_other_code_than_this_checkout_are_reported(directory):
   assert not any('code' in note for note in summary_of(directory)['notes'])
   edit(directory, 'post_norm', [1, 2], result={'code': {'digest': 'b' * 64, 'revision': None, 'modified': False}})
   assert any(note.startswith('2 of 8 runs were made by other code than') for note in summary_of(directory)['notes'])
 
 
-def test_results_of_an_older_version_are_told(directory):
+def test_results_of_an_older_version_are_reported(directory):
   path = directory / 'post_norm/seed_1/result.json'
   path.write_text(json.dumps({name: one for name, one in read_result(path.parent).items() if name != 'code'}))
-  said = 'recorded by an older version, without a checksum and without the code that made it: post_norm (seed 1)'
-  assert said in summary_of(directory)['notes']
+  note = 'written by an older version, without a checksum or a code version: post_norm (seed 1)'
+  assert note in summary_of(directory)['notes']
 
 
-def test_a_setting_that_an_older_version_did_not_record_does_not_differ(directory):
+def test_an_unrecorded_setting_counts_as_no_difference(directory):
   edit(directory, 'post_norm', [3], result={'settings': {'jax_enable_x64': False, 'XLA_FLAGS': None}})
   for variant, seed in (('baseline', 0), ('post_norm', 0), ('post_norm', 1), ('post_norm', 2)):
     path = directory / variant / f'seed_{seed}/result.json'
@@ -227,7 +235,7 @@ def test_a_setting_that_an_older_version_did_not_record_does_not_differ(director
   assert not [note for note in summary_of(directory)['notes'] if note.startswith(('jax_', 'XLA_'))]
 
 
-def test_documents_that_are_masked_are_read_in_the_same_order(tmp_path):
+def test_document_masking_does_not_change_the_data_order(tmp_path):
   end = {'data.end_token': 'end'}
   variants = {'baseline': end, 'masked': {**end, 'data.mask_documents': True}}
   experiment = dataclasses.replace(TWO, variants=variants)
@@ -235,54 +243,54 @@ def test_documents_that_are_masked_are_read_in_the_same_order(tmp_path):
   assert ORDER in summary_of(directory, experiment)['held_equal']
 
 
-def test_nothing_is_held_equal_by_seed_where_no_seed_is_in_common(directory):
+def test_without_common_seeds_nothing_is_held_equal_by_seed(directory):
   for variant, seeds in (('baseline', (0, 1)), ('post_norm', (2, 3))):
     for seed in seeds:
       shutil.rmtree(directory / variant / f'seed_{seed}')
   summary = summary_of(directory)
   assert summary['variants']['post_norm']['comparison']['n'] == 0
-  assert summary['not_held_equal'][:2] == ['order of the data', 'initial values']
+  assert summary['not_held_equal'][:2] == ['data order', 'initial values']
 
 
-def test_the_order_of_the_data_is_not_claimed_of_other_code(directory):
+def test_the_data_order_is_not_stated_as_equal_for_other_code(directory):
   edit(directory, 'post_norm', range(4), result={'code': {'digest': 'b' * 64}})
-  assert 'order of the data' in summary_of(directory)['not_held_equal']
+  assert 'data order' in summary_of(directory)['not_held_equal']
 
 
-def test_a_run_that_was_begun_under_other_settings_is_told_and_not_compared(directory):
+def test_a_run_resumed_under_other_settings_is_reported_and_not_compared(directory):
   changes = {'jax_default_matmul_precision': ['bfloat16', None], 'version of jax': ['0.1', '0.10.2']}
   edit(directory, 'post_norm', [2], result={'environment_changed_at': [{'step': 40, 'changes': changes}]})
   summary = summary_of(directory)
   assert (
-    'post_norm, seed 2: was resumed in another environment: from step 40 on jax_default_matmul_precision not set '
+    'post_norm, seed 2: resumed in another environment: from step 40 on jax_default_matmul_precision not set '
     'instead of bfloat16, version of jax 0.10.2 instead of 0.1'
   ) in summary['notes']
   assert 'initial values' in summary['not_held_equal']
   changes = {'jax_default_prng_impl': ['rbg', 'threefry2x32']}
   edit(directory, 'post_norm', range(4), result={'environment_changed_at': [{'step': 40, 'changes': changes}]})
-  told = 'the setting jax_default_prng_impl is rbg up to step 40, then threefry2x32 (baseline threefry2x32)'
-  assert summary_of(directory)['variants']['post_norm']['not_comparable'] == [told]
+  reason = 'the setting jax_default_prng_impl is rbg up to step 40, then threefry2x32 (baseline threefry2x32)'
+  assert summary_of(directory)['variants']['post_norm']['not_comparable'] == [reason]
   edit(directory, 'post_norm', range(4), result={'environment_changed_at': [{'step': 300, 'changes': changes}]})
   summary = summary_of(directory)
-  assert summary['variants']['post_norm']['comparison'], 'the evaluation draws nothing'
+  assert summary['variants']['post_norm']['comparison'], 'the evaluation draws no random numbers'
   assert summary['notes'][-1].endswith(': evaluated with jax_default_prng_impl threefry2x32 instead of rbg')
 
 
-def test_runs_begun_by_other_code_share_nothing_that_code_decides(directory):
+def test_runs_started_with_other_code_share_nothing_that_code_decides(directory):
   change = {'step': 40, 'digest': code_version()['digest'], 'before': 'b' * 64}
   edit(directory, 'post_norm', range(4), result={'code_changed_at': [change]})
-  assert summary_of(directory)['not_held_equal'][:2] == ['order of the data', 'initial values']
+  assert summary_of(directory)['not_held_equal'][:2] == ['data order', 'initial values']
   edit(directory, 'post_norm', range(4), result={'code_changed_at': [change | {'step': 300}]})
-  assert summary_of(directory)['not_held_equal'][:2] == ['order of the data', 'initial values']
+  assert summary_of(directory)['not_held_equal'][:2] == ['data order', 'initial values']
   change = {'step': 300, 'digest': 'b' * 64, 'before': code_version()['digest']}
   other = {'digest': 'b' * 64}
   edit(directory, 'post_norm', range(4), result={'code_changed_at': [change], 'code': other})
   assert {ORDER, VALUES} <= {*summary_of(directory)['held_equal']}
 
 
-def test_a_variant_is_tuned_if_all_of_its_runs_are(directory):
+def test_a_variant_is_tuned_only_if_all_of_its_runs_are(directory):
   edit(directory, 'post_norm', [0, 1], result={'learning_rate_tuned': True})
   summary = summary_of(directory)
   assert summary['variants']['post_norm']['learning_rate_tuned'] is False
   assert '(tuned' not in summary['variants']['post_norm']['sentence']
-  assert 'the learning rate was tuned in post_norm (seeds 0, 1), and given in its other runs' in summary['notes']
+  assert 'the learning rate was tuned in post_norm (seeds 0, 1), and set by hand in its other runs' in summary['notes']

@@ -1,4 +1,4 @@
-"""The n-gram baselines beside an experiment's runs: of which text and split they are."""
+"""The n-gram baselines stored with an experiment's runs belong to one text, split and part."""
 
 import json
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures('svg_only')
 
 
 def data_of(text: bytes, checksum: str) -> Data:
-  """A text of bytes, with no more than what n-grams are counted from."""
+  """A text as bytes, with only the fields that n-grams are counted from."""
   return Data(256, checksum, None, None, None, encode_text(text, byte_encoder(), checksum))
 
 
@@ -25,7 +25,7 @@ ONE, OTHER = data_of(b'in the beginning ' * 90, 'one'), data_of(b'was the word, 
 
 
 @pytest.mark.parametrize('split', ['validation', 'test'])
-def test_they_are_counted_once_for_a_text_and_anew_for_another(tmp_path, split):
+def test_baselines_are_computed_once_per_text(tmp_path, split):
   path = ngram_baselines.write_if_outdated(tmp_path, split, ONE)
   assert ngram_baselines.read(tmp_path, split, 'one') == ngram_bits_per_byte(ONE, split)
   assert ngram_baselines.read(tmp_path, split, 'other') is None
@@ -42,7 +42,7 @@ def test_they_are_counted_once_for_a_text_and_anew_for_another(tmp_path, split):
   assert ngram_baselines.read(tmp_path, split, 'one') is None
 
 
-def test_they_are_counted_anew_for_another_part_of_the_split(tmp_path, monkeypatch):
+def test_baselines_are_computed_again_for_another_part_of_the_split(tmp_path, monkeypatch):
   monkeypatch.setattr('training.data.splits.BLOCK', 16)
   monkeypatch.setattr('training.data.evaluation_subset.BLOCK', 16)
   data = data_of(b'in the beginning ' * 90, 'one')
@@ -58,22 +58,22 @@ def test_they_are_counted_anew_for_another_part_of_the_split(tmp_path, monkeypat
 
 
 DAMAGE = {
-  'a digit': lambda kept: {**kept, 'bits_per_byte': {**kept['bits_per_byte'], 'unigram': 1.0}},
-  'no checksum': lambda kept: {name: value for name, value in kept.items() if name != 'sha256'},
-  'an older version': lambda kept: kept['bits_per_byte'],
-  'nothing': lambda kept: {},
+  'a digit': lambda stored: {**stored, 'bits_per_byte': {**stored['bits_per_byte'], 'unigram': 1.0}},
+  'no checksum': lambda stored: {name: value for name, value in stored.items() if name != 'sha256'},
+  'an older version': lambda stored: stored['bits_per_byte'],
+  'nothing': lambda stored: {},
 }
 
 
 @pytest.mark.parametrize('case', [*DAMAGE, 'cut', 'other values'])
-def test_a_file_that_cannot_be_believed_is_counted_again(tmp_path, case):
+def test_baselines_in_a_damaged_file_are_computed_again(tmp_path, case):
   path = ngram_baselines.write_if_outdated(tmp_path, 'validation', ONE)
   whole = path.read_bytes()
   if case == 'cut':
     path.write_bytes(whole[:40])
   elif case == 'other values':
-    kept = {'data_checksum': 'one', 'split': 'validation', 'part': 0}
-    write_sealed(path, {**kept, 'bits_per_byte': {'unigram': -1}})
+    about = {'data_checksum': 'one', 'split': 'validation', 'part': 0}
+    write_sealed(path, {**about, 'bits_per_byte': {'unigram': -1}})
   else:
     path.write_text(json.dumps(DAMAGE[case](json.loads(whole))))
   assert ngram_baselines.read(tmp_path, 'validation', 'one') is None
@@ -81,13 +81,13 @@ def test_a_file_that_cannot_be_believed_is_counted_again(tmp_path, case):
   assert path.read_bytes() == whole
 
 
-def test_a_report_shows_those_of_its_own_text_and_split_alone(tmp_path):
+def test_a_report_shows_only_baselines_of_its_own_text_split_and_part(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9}, points=2)
   assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == fake_runs.YARDSTICKS
-  kept = {'data_checksum': fake_runs.CHECKSUM, 'split': 'validation', 'part': 0}
-  kept['bits_per_byte'] = fake_runs.YARDSTICKS
+  stored = {'data_checksum': fake_runs.CHECKSUM, 'split': 'validation', 'part': 0}
+  stored['bits_per_byte'] = fake_runs.YARDSTICKS
   for wrong in ({'data_checksum': 'another'}, {'split': 'test'}, {'part': 100}):
-    write_sealed(directory / 'yardsticks.json', kept | wrong)
+    write_sealed(directory / 'yardsticks.json', stored | wrong)
     assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == {}
   (directory / 'yardsticks.json').write_text(json.dumps(fake_runs.YARDSTICKS))
   assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == {}

@@ -1,4 +1,4 @@
-"""Reading what runs leave behind."""
+"""Reading the files of finished runs."""
 
 import csv
 import dataclasses
@@ -32,7 +32,7 @@ def test_load_takes_any_directory_of_runs(workdir, below, runs):
   assert (frame['status'] == 'completed').any()
 
 
-def test_load_gives_a_typed_row_a_run(workdir):
+def test_load_returns_one_typed_row_per_run(workdir):
   frame = results.load(workdir)
   assert tuple(frame.columns[: len(results.COLUMNS)]) == results.COLUMNS
   assert frame.columns[-1] == 'directory'
@@ -41,13 +41,13 @@ def test_load_gives_a_typed_row_a_run(workdir):
   assert row['directory'] == str(workdir / 'block/relu/seed_1')
   assert (row['seed'], row['status'], row['diverged_at']) == (1, 'diverged', on_disk['diverged_at'])
   assert row['val_bits_per_byte'] == on_disk['val_bits_per_byte']
-  assert frame['val_bits_per_byte'].isna().sum() == 5  # there are no bytes in the other
+  assert frame['val_bits_per_byte'].isna().sum() == 5  # the other experiment's task has no bytes
   assert row['versions'] == on_disk['versions']
   assert frame['val_loss'].dtype == 'float64'
   assert frame['diverged_at'].isna().sum() == len(frame) - 1
 
 
-def test_write_csv_has_the_agreed_columns(workdir, tmp_path):
+def test_write_csv_has_the_documented_columns(workdir, tmp_path):
   path = results.write_csv(results.load(workdir / 'block'), tmp_path / 'results.csv')
   with path.open() as file:
     rows = list(csv.DictReader(file))
@@ -60,9 +60,9 @@ def test_write_csv_has_the_agreed_columns(workdir, tmp_path):
 
 
 def test_an_empty_or_missing_directory_is_named(tmp_path):
-  """Without advice to train there: it may be misspelt, or the directory of an experiment or a run."""
+  """The message does not suggest training there: the path may be misspelt, or that of an experiment or a run."""
   for directory, text in (
-    (tmp_path, f'{tmp_path} holds no finished run'),
+    (tmp_path, f'{tmp_path} has no finished run'),
     (tmp_path / 'nowhere', f'there is no directory {tmp_path}/nowhere'),
   ):
     with pytest.raises(ConfigError) as error:
@@ -88,7 +88,7 @@ def test_load_metrics(tmp_path):
 
 
 @pytest.mark.parametrize('cut', ['{"step": 2, "a"', '{"st', '\0\0\0', '{"step": 2}'])
-def test_a_last_line_cut_short_is_left_out(tmp_path, cut):
+def test_an_incomplete_last_line_is_left_out(tmp_path, cut):
   (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "a": 1}\n' + cut)
   assert results.load_metrics(tmp_path).index.tolist() == [1]
 
@@ -98,7 +98,7 @@ def test_an_empty_log_is_an_empty_table(tmp_path):
   assert results.load_metrics(tmp_path).empty
 
 
-def test_metrics_damaged_elsewhere_or_missing_are_an_error(tmp_path):
+def test_missing_metrics_and_other_damaged_lines_are_an_error(tmp_path):
   with pytest.raises(ConfigError, match=r'no .*metrics\.jsonl'):
     results.load_metrics(tmp_path)
   for damaged in ('{"step": 1}\n{"a": 1}\n{"step": 3}\n', '{"step": 1}\n{"st\n'):
@@ -107,7 +107,7 @@ def test_metrics_damaged_elsewhere_or_missing_are_an_error(tmp_path):
       results.load_metrics(tmp_path)
 
 
-def test_a_log_that_changed_after_its_run_ended_is_not_believed(tmp_path):
+def test_a_log_that_changed_after_its_run_ended_is_an_error(tmp_path):
   log = tmp_path / 'metrics.jsonl'
   log.write_text('{"step": 1, "validation/loss": 2.5}\n')
   mark = {'bytes': log.stat().st_size, 'sha256': hashlib.sha256(log.read_bytes()).hexdigest()}
@@ -120,7 +120,7 @@ def test_a_log_that_changed_after_its_run_ended_is_not_believed(tmp_path):
         load(tmp_path)
 
 
-def test_write_file_leaves_the_old_one_when_it_fails(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
   path = files.write_atomically(tmp_path / 'page.html', 'old')
   monkeypatch.setattr('os.replace', lambda *_: (_ for _ in ()).throw(OSError('disk')))
   with pytest.raises(OSError, match='disk'):
@@ -128,7 +128,7 @@ def test_write_file_leaves_the_old_one_when_it_fails(tmp_path, monkeypatch):
   assert path.read_text() == 'old'
 
 
-def test_lists_are_read_apart_from_numbers(tmp_path):
+def test_lists_are_loaded_separately_from_numbers(tmp_path):
   rows = [
     {'step': 1, 'train/loss': 2.0, 'stream_gradient_by_position/block_00/attention/total': [1.0, 2.5]},
     {'step': 10, 'train/loss': 1.0, 'stream_gradient_by_position/block_00/attention/total': [0.5, None]},
@@ -140,7 +140,7 @@ def test_lists_are_read_apart_from_numbers(tmp_path):
   assert positions.loc[10].isna().to_numpy().tolist() == [[False, True]]
 
 
-def test_what_was_not_logged_by_position_is_said_so(tmp_path):
+def test_a_run_without_metrics_by_position_is_an_error(tmp_path):
   (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "train/loss": 2.0}\n')
   with pytest.raises(ConfigError, match=r'inspect\.level=full'):
     results.load_positions(tmp_path)

@@ -1,4 +1,4 @@
-"""The statistics, against tables and hand-worked examples."""
+"""The statistics, compared with tables and worked examples."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from lab.analysis.statistics import compare
 
 
 def of_differences(*differences, margin=0.02):
-  """The comparison of runs that differ by these numbers, seed by seed."""
+  """The comparison of runs whose losses differ by these numbers, seed by seed."""
   baseline = {seed: Score(3.0 + 0.1 * seed) for seed in range(len(differences))}
   variant = {seed: Score(3.0 + 0.1 * seed + difference) for seed, difference in enumerate(differences)}
   return compare(variant, baseline, margin)
@@ -49,7 +49,7 @@ def test_p_value_is_that_of_the_paired_t_test():
     ((-0.001, 0.002, 0.0), 'equivalent', ''),
     ((-0.05, 0.0, 0.02), 'inconclusive', ''),
     ((-0.024, -0.004, 0.004), 'inconclusive', ''),
-    ((0.010, 0.011, 0.012), 'equivalent', 'worse'),  # there is a difference, and it is too small to matter
+    ((0.010, 0.011, 0.012), 'equivalent', 'worse'),  # a difference, but smaller than the margin
     ((-0.010, -0.011, -0.012), 'equivalent', 'better'),
     ((0.00, 0.05, 0.10), 'inconclusive', ''),
     ((-0.018, -0.022, -0.026), 'inconclusive', 'better'),
@@ -58,7 +58,7 @@ def test_p_value_is_that_of_the_paired_t_test():
     ((), 'inconclusive (no pair of runs)', ''),
   ],
 )
-def test_verdict_says_where_the_interval_lies_to_the_margin(differences, verdict, direction):
+def test_the_verdict_depends_on_the_interval_and_the_margin(differences, verdict, direction):
   found = of_differences(*differences)
   assert (found.verdict, found.direction, found.n) == (verdict, direction, len(differences))
 
@@ -69,12 +69,12 @@ def test_one_seed_gives_no_interval_and_no_p():
   assert (found.low, found.high, found.p, found.seeds_to_settle) == (None, None, None, None)
 
 
-def test_only_seeds_that_both_have_are_paired():
+def test_only_common_seeds_are_paired():
   found = compare({0: Score(3.0), 1: Score(3.3), 5: Score(9.0)}, {1: Score(3.1), 0: Score(3.0), 7: Score(1.0)}, 0.02)
   assert found.differences == pytest.approx({0: 0.0, 1: 0.2})
 
 
-def test_differences_without_spread_need_no_division():
+def test_equal_differences_have_no_division_by_zero():
   same = compare({0: Score(3.0), 1: Score(2.5)}, {0: Score(3.0), 1: Score(2.5)}, 0.02)
   assert (same.low, same.high, same.p, same.verdict) == (0.0, 0.0, 1.0, 'equivalent')
   shifted = compare({0: Score(3.5), 1: Score(2.75)}, {0: Score(3.25), 1: Score(2.5)}, 0.02)
@@ -88,8 +88,8 @@ def test_seeds_to_settle():
   # mean .05, standard deviation .05; to clear .02 the half-width must be below .03:
   # n = 13: 2.179 * .05 / sqrt(13) = .0302; n = 14: 2.160 * .05 / sqrt(14) = .0289
   assert of_differences(0.0, 0.05, 0.10).seeds_to_settle == 14
-  assert of_differences(0.06, 0.08, 0.10, 0.12, 0.14).seeds_to_settle is None  # settled
-  assert of_differences(-0.08, 0.02, 0.12).seeds_to_settle is None  # a mean on the margin never is
+  assert of_differences(0.06, 0.08, 0.10, 0.12, 0.14).seeds_to_settle is None  # already conclusive
+  assert of_differences(-0.08, 0.02, 0.12).seeds_to_settle is None  # a mean on the margin stays inconclusive
 
 
 def test_runs_that_do_not_learn_make_a_comparison_unstable():
@@ -99,10 +99,10 @@ def test_runs_that_do_not_learn_make_a_comparison_unstable():
   assert diverged.differences == pytest.approx({0: 0.2, 2: 0.3})
   stuck = compare({seed: Score(4.4, learned=False) for seed in range(3)}, baseline, 0.02)
   assert stuck.verdict == 'unstable (0 of 3 learned)'
-  assert stuck.n == 3  # they ended, if badly
-  blamed = compare({0: Score(3.0), 1: Score(3.0)}, {0: Score(None, learned=False), 1: Score(3.0)}, 0.02)
-  assert blamed.verdict == 'unstable (baseline: 1 of 2 learned)'
-  assert (blamed.n, blamed.low) == (1, None)
+  assert stuck.n == 3  # they reached the last step, although they did not learn
+  failed_baseline = compare({0: Score(3.0), 1: Score(3.0)}, {0: Score(None, learned=False), 1: Score(3.0)}, 0.02)
+  assert failed_baseline.verdict == 'unstable (baseline: 1 of 2 learned)'
+  assert (failed_baseline.n, failed_baseline.low) == (1, None)
 
 
 def test_holm_by_hand():
@@ -115,14 +115,14 @@ def test_holm_by_hand():
 def test_token_share():
   tokens = [100, 200, 300, 400]
   assert statistics.token_share(tokens, [4.0, 3.0, 2.0, 1.0], 2.5) == pytest.approx(250 / 400)
-  # below at 200 but not for good: it stays below from 325 on
+  # below at 200, above again at 300; it stays below from 325
   assert statistics.token_share(tokens, [4.0, 2.0, 3.0, 1.0], 2.5) == pytest.approx(325 / 400)
   assert statistics.token_share(tokens, [4.0, 3.0, 2.0, 1.0], 1.0) == 1.0
-  assert statistics.token_share(tokens, [4.0, 3.0, 2.0, 1.0], 9.0) == 0.25  # from its first point
+  assert statistics.token_share(tokens, [4.0, 3.0, 2.0, 1.0], 9.0) == 0.25  # from the first point
   assert statistics.token_share(tokens, [4.0, 3.0, 2.0, 1.0], 0.5) is None
 
 
-def test_exponent_of_powers():
+def test_power_law_exponent():
   sizes = np.array([4, 8, 32])
   values = [3 * sizes**-0.5, 0.1 * sizes**2.0, np.ones(3)]
   np.testing.assert_allclose(statistics.power_law_exponent(sizes, values), [-0.5, 2, 0], atol=1e-12)

@@ -1,4 +1,4 @@
-"""tuned.csv: what it chooses, that it comes back as it was, and that nothing in it can be wrong unnoticed."""
+"""tuned.csv: the choice, the round trip through the file, and the detection of damage."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ def tuning_in(folder) -> Tuning:
   return Tuning(folder / 'tuned.csv', ABOUT, tuning_results.mark_chosen(points_of(losses)))
 
 
-def test_a_run_that_diverged_is_not_dropped_from_the_mean(tmp_path):
+def test_a_diverged_run_counts_in_the_mean(tmp_path):
   assert tuning_in(tmp_path).chosen == {'baseline': (2e-3, 20), 'post': (1e-3, 20)}
 
 
@@ -36,13 +36,13 @@ def test_the_lowest_mean_is_chosen(losses):
   assert means[RATES.index(chosen[0].learning_rate)] == pytest.approx(means.min(), rel=1e-12)
 
 
-def test_a_warm_up_is_chosen_with_its_rate():
+def test_a_warm_up_is_chosen_together_with_the_learning_rate():
   slow = points_of({'one': [[3.0, 3.0], [2.9, 2.9], [2.8, 2.8]]})
   fast = [dataclasses.replace(point, warmup_steps=0, counted_loss=point.counted_loss - 0.05) for point in slow]
   assert Tuning(None, ABOUT, tuning_results.mark_chosen(slow + fast)).chosen == {'one': (4e-3, 0)}
 
 
-def test_a_file_is_read_as_it_was_written_by_us_and_by_pandas(tmp_path):
+def test_a_file_is_read_back_unchanged_and_pandas_reads_it(tmp_path):
   whole = tuning_in(tmp_path)
   assert tuning_results.read_tuning(tuning_results.write_tuning(whole)) == whole
   frame = pd.read_csv(whole.path, comment='#')
@@ -58,24 +58,24 @@ def test_a_file_is_read_as_it_was_written_by_us_and_by_pandas(tmp_path):
 DAMAGE = {
   'empty': (r'(?s).*', '', 'it has no settings'),
   'no rows': (r'(?s)chosen\n.*', 'chosen\n', 'it has no rows'),
-  'a column less': ('counted_loss', 'loss', 'it has no counted_loss'),
+  'a missing column': ('counted_loss', 'loss', 'it has no counted_loss'),
   'cut within a row': (r'(?s).{30}$', '', 'too short'),
-  'cut between rows': (r'[^\n]*\n$', '', 'the grid of post is not that of the others'),
-  'another choice': (r'(baseline,0.001,.*)False', r'\1True', 'not the one of the lowest mean loss'),
+  'cut between rows': (r'[^\n]*\n$', '', 'the grid of post differs from the others'),
+  'another choice': (r'(baseline,0.001,.*)False', r'\1True', 'does not have the lowest mean loss'),
   'another loss': (r'(?m)^(baseline,0.004,20,100,completed),2.35,2.35', r'\1,1.35,1.35', 'lowest mean loss'),
   'not a number': ('2.35', 'two', 'two'),
-  'not one': ('2.35,2.35', '2.35,nan', 'a row reads baseline'),
+  'not a finite number': ('2.35,2.35', '2.35,nan', 'impossible row: baseline'),
   'unknown settings': ('run.steps', 'run.stepz', 'did you mean'),
-  'a comment cut': (r'300\}', '300', 'Expecting'),
+  'a cut comment': (r'300\}', '300', 'Expecting'),
 }
 
 
 @pytest.mark.parametrize('case', DAMAGE)
-def test_a_damaged_file_is_told_in_one_line(case, tmp_path):
-  pattern, instead, message = DAMAGE[case]
+def test_a_damaged_file_is_reported_in_one_line(case, tmp_path):
+  pattern, replacement, message = DAMAGE[case]
   path = tuning_results.write_tuning(tuning_in(tmp_path))
   unsealed = ''.join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith('# sha256'))
-  text, count = re.subn(pattern, instead, unsealed, count=1)
+  text, count = re.subn(pattern, replacement, unsealed, count=1)
   assert count == 1
   path.write_text(text)
   with pytest.raises(ConfigError, match=message) as error:
@@ -84,15 +84,15 @@ def test_a_damaged_file_is_told_in_one_line(case, tmp_path):
   assert '\n' not in str(error.value)
 
 
-def test_a_changed_digit_is_damage_also_where_the_choice_is_the_same(tmp_path):
-  """The loss of a point that is chosen, made lower; and every other digit of the file."""
+def test_any_changed_digit_is_damage(tmp_path):
+  """Also where the choice stays the same, as when the loss of a chosen point becomes lower."""
   whole = tuning_in(tmp_path)
   path = tuning_results.write_tuning(dataclasses.replace(whole, about={**whole.about, 'code': []}))
   text = path.read_text()
-  for place, character in enumerate(text):
+  for index, character in enumerate(text):
     if character.isdigit():
-      path.write_text(text[:place] + str((int(character) + 1) % 10) + text[place + 1 :])
-      with pytest.raises(Damaged, match=r'tuned\.csv is damaged \(.*\): --tune makes it again'):
+      path.write_text(text[:index] + str((int(character) + 1) % 10) + text[index + 1 :])
+      with pytest.raises(Damaged, match=r'tuned\.csv is damaged \(.*\): --tune rebuilds it'):
         tuning_results.read_tuning(path)
   path.write_bytes(text.replace('\n', '\r\n').encode())  # as an editor may have saved it
   assert tuning_results.read_tuning(path) is not None
@@ -114,16 +114,16 @@ def test_a_changed_digit_is_damage_also_where_the_choice_is_the_same(tmp_path):
     'baseline,0.001,20,100,completed,2.5,2.5,bits per byte,no',
   ],
 )
-def test_a_row_that_cannot_be_is_damage(tmp_path, row):
+def test_an_impossible_row_is_damage(tmp_path, row):
   path = tuning_results.write_tuning(tuning_in(tmp_path))
   lines = [line for line in path.read_text().splitlines() if not line.startswith('# sha256')]
-  place = next(k for k, line in enumerate(lines) if line.startswith('baseline,0.001,20,100,'))
-  path.write_text('\n'.join([*lines[:place], row, *lines[place + 1 :], '']))
-  with pytest.raises(Damaged, match=f'a row reads {re.escape(row)}'):
+  index = next(k for k, line in enumerate(lines) if line.startswith('baseline,0.001,20,100,'))
+  path.write_text('\n'.join([*lines[:index], row, *lines[index + 1 :], '']))
+  with pytest.raises(Damaged, match=f'impossible row: {re.escape(row)}'):
     tuning_results.read_tuning(path)
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path):
+def test_a_binary_file_is_reported_as_damaged(tmp_path):
   (tmp_path / 'tuned.csv').write_bytes(b'\x89PNG')
   with pytest.raises(Damaged, match=r'tuned\.csv is damaged \(.*decode'):
     tuning_results.read_tuning(tmp_path / 'tuned.csv')
@@ -132,34 +132,36 @@ def test_a_file_that_is_no_text_is_told(tmp_path):
     tuning_results.read_tuning(tmp_path / 'tuned.csv')
 
 
-def test_rates_that_other_code_chose_are_warned_of(tmp_path):
+def test_rates_tuned_with_other_code_have_a_warning(tmp_path):
   whole = tuning_in(tmp_path)
   mine, other = ({'revision': None, 'digest': digest, 'modified': False} for digest in (DIGEST, '7' * 64))
-  for codes, warns in (([mine], False), ([mine, other], True)):
-    told = tuning_results.describe_tuning(
+  for codes, expected in (([mine], False), ([mine, other], True)):
+    description = tuning_results.describe_tuning(
       dataclasses.replace(whole, about={**whole.about, 'code': codes}), [], ['b2c2']
     )
-    said = 'the learning rates were chosen by other code than this checkout (by digest 77777777)'
-    assert (said in told['warnings']) == warns
+    warning = 'the learning rates were tuned with other code than this checkout (digest 77777777)'
+    assert (warning in description['warnings']) == expected
 
 
 def test_a_report_warns_of_edges_and_of_runs_that_did_not_learn(tmp_path):
-  said = tuning_results.describe_tuning(tuning_in(tmp_path), ['baseline', 'post'], ['b2c2'])
-  assert said['warnings'] == [
+  description = tuning_results.describe_tuning(tuning_in(tmp_path), ['baseline', 'post'], ['b2c2'])
+  assert description['warnings'] == [
     'post: its learning rate, 1e-3, is the lowest of the grid; a better one may lie beyond it'
   ]
-  assert 'of 1e-3, 2e-3, 4e-3, that had the lowest mean validation loss over tuning seeds 100, 101' in said['sentence']
+  assert (
+    '(of 1e-3, 2e-3, 4e-3) with the lowest mean validation loss over tuning seeds 100, 101' in description['sentence']
+  )
   losses = {'baseline': [[3, 3], [2.9, 2.9], [2.5, 2.5]], 'post': [[20, 20], [9, 2], [9.5, 9.5]]}
   other = Tuning(tmp_path / 'tuned.csv', ABOUT, tuning_results.mark_chosen(points_of(losses)))
   assert tuning_results.describe_tuning(other, ['baseline', 'post'], ['other'])['warnings'] == [
-    'the learning rates were chosen on another text',
+    'the learning rates were tuned on another text',
     'baseline: its learning rate, 4e-3, is the highest of the grid; a better one may lie beyond it',
     'post: 1 of 2 tuning runs learned at its learning rate',
   ]
 
 
-def test_what_comes_with_the_project_holds_for_its_experiment():
-  """A committed tuning that its experiment has grown out of would be left aside in silence, but for a line."""
+def test_committed_tunings_apply_to_their_experiments():
+  """A committed tuning that no longer matches its experiment would be ignored with only a printed line."""
   from configs.flags import load_config
 
   for path in tuned_learning_rates.COMMITTED.glob('*.csv'):
@@ -169,7 +171,7 @@ def test_what_comes_with_the_project_holds_for_its_experiment():
     scale = load_config(str(tuned_learning_rates.COMMITTED.parents[1] / experiment.config))
     assert tuned_learning_rates.tuning_differences(found, experiment, scale, {}) == ''
     assert tuned_learning_rates.tuning_differences(found, experiment, scale, {'run.evaluations': 1}) == '', (
-      'a curve decides nothing'
+      'evaluations do not affect the choice'
     )
     assert (
       tuned_learning_rates.tuning_differences(found, experiment, scale, {'run.steps': 77})
@@ -177,7 +179,7 @@ def test_what_comes_with_the_project_holds_for_its_experiment():
     )
 
 
-def test_a_field_that_is_new_had_its_default(tmp_path):
+def test_a_newer_config_field_counts_as_its_default(tmp_path):
   experiment = dataclasses.replace(registry.find_experiment('block'), variants=ABOUT['variants'])
   assert tuned_learning_rates.tuning_differences(tuning_in(tmp_path), experiment, Config(), {}) == ''
   there = tuned_learning_rates.tuning_differences(
@@ -189,6 +191,6 @@ def test_a_field_that_is_new_had_its_default(tmp_path):
     tuning_in(tmp_path), experiment, Config(), {'optimizer.learning_rate': 1.0, 'data.seed': 5, 'run.steps': 99}
   )
   changed = dataclasses.replace(experiment, variants={'post': {'model.norm_placement': 'res_post'}})
-  assert 'post was another variant there' in tuned_learning_rates.tuning_differences(
+  assert 'post had other changes there' in tuned_learning_rates.tuning_differences(
     tuning_in(tmp_path), changed, Config(), {}
   )

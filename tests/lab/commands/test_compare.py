@@ -51,7 +51,7 @@ def test_runs_of_two_experiments_are_compared_by_what_they_differ_in(place, caps
   said = ' '.join(capsys.readouterr().out.split())
   assert 'differs from the baseline in model.norm, run.steps' in said
   assert said.endswith('runs/compare/block-baseline+custom-mine/report.html')
-  assert 'initial values of parameters of the same path and shape, by seed' in summary['held_equal']
+  assert 'initial values of parameters with the same path and shape, by seed' in summary['held_equal']
   frame = pd.read_csv(folder / 'results.csv')
   assert frame[['experiment', 'variant']].drop_duplicates().to_numpy().tolist() == [
     ['block', 'baseline'], ['custom', 'mine'],
@@ -77,7 +77,7 @@ def test_what_is_reached_twice_counts_once_and_copies_do_not(place):
   assert {name: [run.seed for run in found.of(name)] for name in found.variants} == {
     'relu': [0], 'baseline': [0, 1], 'post_norm': [0, 1],
   }  # fmt: skip
-  assert any('relu: seed 1 is seed 0 over again' in note for note in found.notes)
+  assert any('relu: seed 1 repeats seed 0' in note for note in found.notes)
 
 
 def test_runs_moved_aside_are_compared_with_the_new_ones_and_never_pooled_with_them(place):
@@ -164,7 +164,7 @@ def test_a_long_comparison_has_a_short_name():
 
 MISTAKES = {
   'nothing there': (['--compare=nowhere'], 'there is no directory nowhere'),
-  'no runs': (['--compare=runs/block/baseline,empty'], 'empty holds no finished run'),
+  'no runs': (['--compare=runs/block/baseline,empty'], 'empty has no finished run'),
   'no directory': (['--compare=,'], '--compare: name the directories'),
   'training': (['--compare=runs', '--experiment=block'], 'leave --experiment out'),
   'settings': (['--compare=runs', '--config.run.steps=3'], 'leave --config out'),

@@ -133,14 +133,14 @@ def test_the_report_is_of_the_test_split(tuned):
   finals = [fake_tuning.loss('relu', 1.6e-2, seed) + fake_tuning.TEST_MINUS_VALIDATION for seed in (0, 1)]
   assert list(summary['variants']['relu']['seeds'].values()) == pytest.approx(finals)
   assert summary['tuning']['seeds'] == [100, 101]
-  assert 'the budget for tuning the learning rate' in summary['held_equal']
+  assert 'tuning budget for the learning rate' in summary['held_equal']
   assert 'learning rate 0.016 (tuned; baseline 4e-3)' in summary['variants']['relu']['sentence']
 
 
 def test_the_page_says_how_the_rates_were_chosen(tuned):
   page = (tuned[0] / 'block' / 'report.html').read_text()
   for piece in (
-    'over tuning seeds 100, 101', 'reported are other seeds and the test split', 'test, bits per byte',
+    'over tuning seeds 100, 101', 'results are reported on other seeds and on the test split', 'test, bits per byte',
     'relu: its learning rate, 0.016, is the highest of the grid', 'Left: test loss',
     'no_residual: 0 of 2 tuning runs learned at its learning rate',
   ):  # fmt: skip
@@ -188,9 +188,7 @@ def test_a_damaged_file_is_made_again_from_its_runs(patched, conducted, tmp_path
   patched.trained = []
   path.write_bytes(whole.replace(b'0.001', b'0.009', 1))
   assert run_main(BLOCK, '--variants=baseline,relu', at) == 2
-  assert (
-    'tuned.csv is damaged (its content does not match its checksum): --tune makes it again' in capsys.readouterr().err
-  )
+  assert 'tuned.csv is damaged (its content does not match its checksum): --tune rebuilds it' in capsys.readouterr().err
   assert run_main(BLOCK, '--tune', '--variants=relu', at) == 2  # the other's choice is lost, and would not come back
   assert 'and also had baseline: tune all of them, without --variants' in capsys.readouterr().err
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
@@ -255,10 +253,10 @@ def test_a_report_at_a_shared_rate_is_of_the_validation_split(committed, patched
 @pytest.mark.parametrize(
   ('damage', 'arguments', 'message'),
   [
-    (('relu', 'rel'), [], 'has no rate for relu: tune it with --tune, or give all variants one rate'),
+    (('relu', 'rel'), [], 'has no learning rate for relu: tune it with --tune, or run all variants at one rate'),
     (('counted_loss', 'loss'), [], 'is damaged (it has no counted_loss)'),
-    (('', ''), ['--seeds=4,100'], '--seeds=100: the learning rates of block are chosen on seed 100'),
-    (('', ''), ['--seeds=101', '--tune'], '--seeds=101: the learning rates of block are chosen on seed 101'),
+    (('', ''), ['--seeds=4,100'], '--seeds=100: the learning rates of block are tuned on seed 100'),
+    (('', ''), ['--seeds=101', '--tune'], '--seeds=101: the learning rates of block are tuned on seed 101'),
   ],
 )
 def test_a_tuning_that_cannot_serve_is_told(damage, arguments, message, committed, conducted, tmp_path, capfd):

@@ -193,7 +193,7 @@ def test_what_was_not_logged_is_said(tmp_path):
       experiment_figures.final_loss_by_variant(found, findings),
     )
     assert curves.figure is None
-    assert 'no run has logged validation/bits_per_byte more than once' in curves.caption
+    assert 'no run logged validation/bits_per_byte more than once' in curves.caption
     assert finals.figure is not None
 
 

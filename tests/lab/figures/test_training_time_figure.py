@@ -42,7 +42,7 @@ def test_means_of_loss_and_time_over_seeds(timed):
   np.testing.assert_allclose(seconds, 0.1 * (1 + 2 + 3) / 3 * steps)
   assert len(lines['seed:baseline']) == len(lines['seed:relu']) == 3
   assert 'TFRT_CPU_0' in picture.caption
-  assert 'which runs shared' in picture.caption
+  assert 'shared the machine' in picture.caption
 
 
 def test_what_is_left_out_is_told(timed):
@@ -52,7 +52,7 @@ def test_what_is_left_out_is_told(timed):
     load_runs.load(fake_runs.BLOCK, timed), load_summary(fake_runs.BLOCK, timed)
   ).caption
   assert 'Left out: runs that are not comparable (relu).' in caption
-  assert caption.endswith('Left out: 2 of 5 runs, which kept no times.')
+  assert caption.endswith('Left out: 2 of 5 runs, which have no recorded times.')
 
 
 def test_without_times_it_says_so(tmp_path):

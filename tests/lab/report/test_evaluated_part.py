@@ -30,8 +30,8 @@ def test_the_part_is_named(directory):
   measured_on(PART, *directory.glob('*/seed_*'))
   summary = load_summary(fake_runs.BLOCK, directory)
   (note,) = (note for note in summary['notes'] if 'subset' in note)
-  assert note.startswith('losses are of a fixed subset of the validation split, spread over it: 524,256 of 3,194,685')
-  assert 'fixed subset of the validation split' in ' '.join(rendered_table(summary).split())
+  assert note.startswith('losses are measured on a fixed, evenly spread subset of the validation split: 524,256 of')
+  assert 'fixed, evenly spread subset of the validation split' in ' '.join(rendered_table(summary).split())
   assert summary['variants']['relu']['comparison'] is not None
   assert summary['yardsticks'] == {}  # those beside the runs are of the whole split
 

@@ -76,7 +76,7 @@ def test_verdicts_name_what_they_hold_for(full):
   assert sentences['relu'] == f'worse by 0.100 [0.061, 0.139] bits per byte {where}'
   assert sentences['post_norm'] == f'better by 0.100 [0.061, 0.139] bits per byte {where}'
   assert sentences['no_residual'].startswith(f'unstable (0 of 5 learned): 5 failed to learn {where}; +1.4')
-  assert sentences['no_residual'].endswith('over the 5 pairs of runs that both ended')
+  assert sentences['no_residual'].endswith('over the 5 pairs in which both runs reached the last step')
 
 
 def test_token_multiplier_is_read_off_the_mean_curves(full):
