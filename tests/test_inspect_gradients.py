@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from documented_commands import commands_of
 
 from training.config import Config
 from training.files import write_json
@@ -57,10 +58,12 @@ CASES = {
   '--norm_placement=peri': '--norm_placement=peri',
 }
 DRIVER = """
-import contextlib, io, json, sys
+import contextlib, io, json, shlex, sys
 from absl import flags
 import inspect_gradients
 from lab.cli import command_line
+for command in sys.argv[1:]:
+  assert flags.FLAGS(shlex.split(command))[1:] == [], command
 outcomes = {}
 for case in json.load(sys.stdin):
   flags.FLAGS.unparse_flags()
@@ -84,7 +87,7 @@ def run_python(*arguments: str, folder: Path, **options) -> subprocess.Completed
   )
 
 
-def test_invalid_requests_are_refused_in_one_line(tmp_path):
+def test_documented_commands_parse_and_invalid_ones_are_refused_in_one_line(tmp_path):
   write_json(tmp_path / 'run/config.json', Config().to_flat())
   write_json(tmp_path / 'other_version/config.json', Config().to_flat() | {'model.depth': 3})
   (tmp_path / 'damaged').mkdir()
@@ -92,7 +95,10 @@ def test_invalid_requests_are_refused_in_one_line(tmp_path):
   (tmp_path / 'file').write_text('')
   (tmp_path / 'nowhere_link').symlink_to('nowhere')
   before = sorted(tmp_path.rglob('*'))
-  ended = run_python('-c', DRIVER, folder=tmp_path, input=json.dumps(list(CASES)))
+  documented = commands_of('inspect_gradients')
+  assert len(documented) >= 3
+  ended = run_python('-c', DRIVER, *documented, folder=tmp_path, input=json.dumps(list(CASES)))
+  assert ended.returncode == 0, ended.stderr
   outcomes = json.loads(ended.stdout)
   for case, message in CASES.items():
     code, error = outcomes[case]

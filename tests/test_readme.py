@@ -2,13 +2,12 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from documented_commands import commands_of, pages
 
 import reproduce
 import train
@@ -19,16 +18,8 @@ from lab.core import plan
 
 PROJECT = Path(train.__file__).parent
 README = (PROJECT / 'README.md').read_text('utf8')
-FILES = [*PROJECT.glob('*.md'), *(PROJECT / 'docs').glob('*.md')]
-PAGES = '\n'.join(page.read_text('utf8') for page in sorted(FILES))
-COMMANDS = sorted(set(re.findall(r'^python (train\.py .*)$', PAGES, re.MULTILINE)))
-PARSE = """
-import shlex, sys
-import inspect_gradients
-from absl import flags
-for command in sys.argv[1:]:
-  assert flags.FLAGS(shlex.split(command))[1:] == [], command
-"""
+PAGES = '\n'.join(page.read_text('utf8') for page in pages())
+COMMANDS = commands_of('train')
 
 
 def test_the_two_commands_are_complete():
@@ -52,23 +43,12 @@ def test_a_command_of_train_can_be_planned(command, monkeypatch, tmp_path):
     assert plan.plan_runs(experiment, scale, changes, tmp_path)
 
 
-def commands_of(script: str) -> list[str]:
-  return sorted(set(re.findall(rf'^python ({script}\.py.*)$', PAGES, re.MULTILINE)))
-
-
 def test_the_commands_of_reproduce_parse():
   saved = flagsaver.save_flag_values(reproduce.FLAGS)
   assert len(commands_of('reproduce')) >= 3
   for command in commands_of('reproduce'):
     assert reproduce.FLAGS(shlex.split(command))[1:] == [], command
   flagsaver.restore_flag_values(saved, reproduce.FLAGS)
-
-
-def test_the_commands_of_inspect_gradients_parse():
-  """In a separate process, because train.py defines flags of the same names."""
-  assert len(commands_of('inspect_gradients')) >= 3
-  command = [sys.executable, '-c', PARSE, *commands_of('inspect_gradients')]
-  subprocess.run(command, cwd=PROJECT, check=True)
 
 
 def test_tables_list_the_values_of_the_config():
@@ -82,7 +62,7 @@ def test_the_readme_is_short():
   assert len(README.split()) <= 1500
 
 
-@pytest.mark.parametrize('page', FILES, ids=lambda page: page.name)
+@pytest.mark.parametrize('page', pages(), ids=lambda page: page.name)
 def test_links_lead_to_files(page):
   for target in re.findall(r'\]\(([^)#:]+)\)', page.read_text('utf8')):
     assert (page.parent / target).exists(), target

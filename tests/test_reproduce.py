@@ -25,6 +25,7 @@ from training.config import ConfigError
 from training.files import read_json
 
 FIGURE_FILES = {'json', 'pdf', 'png', 'svg'}
+ALL_FORMATS = figure_style.FORMATS
 
 
 def draw(measured):
@@ -64,6 +65,7 @@ def reproductions(monkeypatch, tmp_path):
   monkeypatch.setattr(registry, 'reproduction_names', lambda: sorted(by_name))
   monkeypatch.setattr(registry, 'find_reproduction', by_name.__getitem__)
   monkeypatch.setattr(expected_values, 'FOLDER', tmp_path / 'expected')
+  monkeypatch.setattr(figure_style, 'FORMATS', {'svg': ALL_FORMATS['svg']})
   return by_name
 
 
@@ -80,7 +82,8 @@ def files(folder):
   return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
-def test_a_reproduction_writes_its_record_and_figure(reproductions, tmp_path, capsys):
+def test_a_reproduction_writes_its_record_and_figure(reproductions, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(figure_style, 'FORMATS', ALL_FORMATS)
   assert run(tmp_path, '--only=good,off') == 0  # a claim that does not hold is a result, not an error
   text = capsys.readouterr().out
   assert re.search(r'off +Claim of off & <others>\. +not reproduced', text)
@@ -115,7 +118,8 @@ def test_the_report_is_a_single_file(reproductions, tmp_path):
     assert piece in page
 
 
-def test_from_logs_measures_nothing_and_writes_the_same_bytes(reproductions, tmp_path):
+def test_from_logs_measures_nothing_and_writes_the_same_bytes(reproductions, tmp_path, monkeypatch):
+  monkeypatch.setattr(figure_style, 'FORMATS', ALL_FORMATS)
   run(tmp_path, '--only=good,off')
   before = files(tmp_path / 'runs/reproduce')
   for path in before:
@@ -152,7 +156,7 @@ def test_a_failed_or_missing_reproduction_does_not_stop_the_others(reproductions
   error = capsys.readouterr().err.strip()
   assert error.count('\n') == 0
   assert 'off/measured.json does not exist: measure it with python reproduce.py --only=off --workdir=' in error
-  assert (tmp_path / 'runs/reproduce/good/good.png').exists()
+  assert (tmp_path / 'runs/reproduce/good/good.svg').exists()
 
 
 @pytest.mark.parametrize(
