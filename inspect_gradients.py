@@ -38,7 +38,7 @@ STEP = flags.DEFINE_string(
   'The checkpoint of the run: latest, init (its initial parameters), all, or a step. Default: latest, with init in the '
   'files for comparison.',
 )
-DEPTHS = flags.DEFINE_list('depths', [], 'Inspect the config at initialization with each of these numbers of layers.')
+DEPTHS = flags.DEFINE_list('depths', [], 'Inspect the config at initialisation with each of these numbers of layers.')
 BATCHES = flags.DEFINE_integer(
   'batches', 8, 'The number of batches to measure on; the intervals are over batches.', lower_bound=2
 )

@@ -1,4 +1,4 @@
-"""Turns experiments into runs, and runs into knowledge; a room a step, and each imports from those above it alone.
+"""Runs experiments and evaluates them. Each package is a step that imports only from packages before it.
 
 cli  core  launch  analysis  figures  report  commands  reproduce  inspect  benchmark
 """

@@ -1,1 +1,1 @@
-"""What turns a model into a run."""
+"""Trains a model as a run: data, optimizer, training step, metrics, checkpoints and the training loop."""

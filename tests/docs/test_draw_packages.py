@@ -4,7 +4,7 @@ import functools
 import importlib
 
 import pytest
-from test_rooms import PROJECT, imported
+from test_imports import PROJECT, imported
 
 from docs.draw_packages import ARROWS, FLOW, PACKAGES, PICTURE, picture
 

@@ -16,7 +16,7 @@ from training.data.kjv import read_kjv
 from training.data.regular_files import check_fits_in_memory, read_regular_file
 from training.data.text_detection import check_is_text, first_invalid_utf8, to_utf8
 
-MIN_DUPLICATE = 2**14  # bytes: shorter files, such as licenses, may be identical
+MIN_DUPLICATE = 2**14  # bytes: shorter files, such as licences, may be identical
 
 
 class TextFile(NamedTuple):

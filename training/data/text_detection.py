@@ -57,7 +57,7 @@ WIDE = {  # encoding -> bytes per character; in ASCII text, the indices of bytes
   'UTF-32BE': (4, (0, 1), 3),
 }
 # All control characters except those that occur in text: backspace (for overstriking), tab, line breaks, form feed, the
-# DOS end of file, and escape (for colors).
+# DOS end of file, and escape (for colours).
 CONTROLS = bytes(sorted({*range(0x20), 0x7F} - set(b'\b\t\n\v\f\r\x1a\x1b')))
 MAX_CONTROLS = 0.02  # as a share of all bytes; of random bytes (compressed or encrypted data) it is 0.1
 CHUNK = 2**20

@@ -86,9 +86,9 @@ import os, signal, sys
 from lab.cli import startup
 startup.prepare(sys.argv[1])
 try:
-  os.kill(os.getpid(), signal.SIGINT)  # as if while an extension module is initialized
+  os.kill(os.getpid(), signal.SIGINT)  # as if while an extension module is initialised
 except BaseException:
-  raise ImportError('initialization failed') from None
+  raise ImportError('initialisation failed') from None
 print('imported')
 """
 

@@ -1,4 +1,4 @@
-"""Imports go one way: from what a person types down to the model, through the rooms of lab/ in one order."""
+"""Packages import in one direction: from the commands down to the model, and within lab/ in a fixed order."""
 
 import ast
 import functools
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[1]
-ROOMS = {  # each may import from those before it alone; the two in the middle do not know of one another
+LAB_LEVELS = {  # package of lab/ -> its level; a package imports only from packages of lower levels
   'cli': 1, 'core': 2, 'launch': 3, 'analysis': 3, 'figures': 4, 'report': 5, 'commands': 6,
   'reproduce': 7, 'inspect': 7, 'benchmark': 7,
 }  # fmt: skip
@@ -21,7 +21,7 @@ MAY_IMPORT = {
   'lab': {'configs', 'training', 'model'},
   'experiments': {'lab', 'training', 'model'},
 }
-FLOORS = 8
+LONGEST_CHAIN = 8  # of modules in lab/, each imported by the next
 
 
 def modules(folder: str) -> list[Path]:
@@ -29,7 +29,7 @@ def modules(folder: str) -> list[Path]:
 
 
 def imported(path: Path) -> Iterator[Path]:
-  """The files of the project that a file imports anywhere in it, also inside a function or under TYPE_CHECKING."""
+  """Yields the files of the project that a file imports, also inside functions and under TYPE_CHECKING."""
   for node in ast.walk(ast.parse(path.read_text('utf8'))):
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
       names = [f'{node.module}.{alias.name}' for alias in node.names] + [node.module]
@@ -38,44 +38,44 @@ def imported(path: Path) -> Iterator[Path]:
     else:
       continue
     for name in names:
-      place = PROJECT / name.replace('.', '/')
-      for file in (place.with_suffix('.py'), place / '__init__.py'):
+      path = PROJECT / name.replace('.', '/')
+      for file in (path.with_suffix('.py'), path / '__init__.py'):
         if file.is_file():
           yield file
 
 
 @pytest.mark.parametrize('folder', MAY_IMPORT)
-def test_folders_import_in_one_direction(folder):
+def test_packages_import_in_one_direction(folder):
   for path in modules(folder):
     reached = {file.relative_to(PROJECT).parts[0] for file in imported(path)} - {folder}
     assert reached <= MAY_IMPORT[folder], path
 
 
-def test_rooms_of_lab_import_in_one_direction():
-  assert {path.name for path in (PROJECT / 'lab').iterdir() if (path / '__init__.py').exists()} == set(ROOMS)
-  for room, floor in ROOMS.items():
-    for path in modules(f'lab/{room}'):
+def test_packages_of_lab_import_in_one_direction():
+  assert {path.name for path in (PROJECT / 'lab').iterdir() if (path / '__init__.py').exists()} == set(LAB_LEVELS)
+  for package, level in LAB_LEVELS.items():
+    for path in modules(f'lab/{package}'):
       for file in imported(path):
         parts = file.relative_to(PROJECT).parts
-        if parts[0] == 'lab' and len(parts) == 3 and parts[1] != room:
-          assert ROOMS[parts[1]] < floor, f'{path} imports {file}'
+        if parts[0] == 'lab' and len(parts) == 3 and parts[1] != package:
+          assert LAB_LEVELS[parts[1]] < level, f'{path} imports {file}'
 
 
-def test_no_chain_of_imports_in_lab_is_longer_than_its_floors():
+def test_the_longest_chain_of_imports_in_lab():
   files = {path for path in modules('lab') if path.name != '__init__.py'}
 
   @functools.cache
-  def floor(path: Path) -> int:
-    return 1 + max((floor(file) for file in imported(path) if file in files and file != path), default=0)
+  def chain_length(path: Path) -> int:
+    return 1 + max((chain_length(file) for file in imported(path) if file in files and file != path), default=0)
 
-  assert max(map(floor, files)) == FLOORS
+  assert max(map(chain_length, files)) == LONGEST_CHAIN
 
 
-def test_each_room_says_what_enters_and_what_leaves():
-  for room in ROOMS:
-    docstring = ast.get_docstring(ast.parse((PROJECT / 'lab' / room / '__init__.py').read_text('utf8'))) or ''
+def test_each_package_of_lab_documents_its_inputs_and_outputs():
+  for package in LAB_LEVELS:
+    docstring = ast.get_docstring(ast.parse((PROJECT / 'lab' / package / '__init__.py').read_text('utf8'))) or ''
     first, _, last = docstring.partition('\n\n')
-    assert (first[:4], last[:5]) == ('In: ', 'Out: '), room
+    assert (first[:4], last[:5]) == ('In: ', 'Out: '), package
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ def test_each_room_says_what_enters_and_what_leaves():
     ('experiments.benchmark', 'python -m lab.benchmark'),
   ],
 )
-def test_a_command_that_moved_says_where(old, new):
+def test_a_moved_command_prints_its_new_name(old, new):
   ended = subprocess.run([sys.executable, '-m', old, '--help'], cwd=PROJECT, capture_output=True, text=True)
   assert (ended.returncode, ended.stdout, ended.stderr) == (2, '', f'{old} has moved: {new}\n')
