@@ -101,7 +101,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--experiment=../block'], "unknown experiment '../block'"),
     (['--name=.hidden'], "the name '.hidden' is not a valid folder name"),
     (['--name=a/b'], "the name 'a/b' is not a valid folder name"),
-    (['--name=' + 'x' * 201], 'choose one of up to 200 letters'),
+    (['--name=' + 'x' * 201], 'use up to 200 letters, digits and _ . = + -'),
     (['--sweep=;'], '--sweep is empty'),
     (['--sweep=model.d_model'], "cannot parse 'model.d_model'; write key=value,value"),
     (['--sweep=model.d_model=64,64'], '--sweep contains d_model=64 twice'),

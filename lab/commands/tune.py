@@ -62,7 +62,7 @@ def tune(
   """
   tuned_learning_rates.check_seeds_disjoint(experiment, experiment.grid.seeds)
   for run in plan.plan_runs(experiment, scale, changes, workdir):
-    plan.check_label(dataclasses.replace(run, tuned=True))
+    plan.check_tuned_label(dataclasses.replace(run, tuned=True))
   runs = plan_grid(experiment, scale, changes, workdir)
   path, settings = (
     workdir / experiment.name / 'tuned.csv',

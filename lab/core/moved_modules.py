@@ -1,10 +1,10 @@
-"""Where the modules of the old layout are now, for experiment files that were written for it."""
+"""The new names of modules that have moved, for experiment files that import them by the old names."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-MOVED = {  # every module that an experiment file could import; several where its contents were split
+MOVED = {  # several new names if the module was split
   'experiments.by_hand': ('lab.reproduce.model_parts',),
   'experiments.experiment': ('lab.core.experiment',),
   'experiments.figure_style': ('lab.figures.figure_style',),
@@ -56,18 +56,19 @@ MOVED = {  # every module that an experiment file could import; several where it
 
 
 def describe_move(path: Path, line: int) -> str | None:
-  """Where the module that is imported at a line is now: 'experiments.grid is now lab.reproduce.learning_rate_grid'.
+  """The new name of a module that a file imports: 'experiments.grid is now lab.reproduce.learning_rate_grid'.
 
   Args:
     path: a Python file.
-    line: at which one of its import statements failed.
+    line: the line of the import statement that failed.
 
   Returns:
-    None if no statement there imports a module that has moved.
+    None if the statement imports no module that has moved.
   """
   for module in _imported(path, line):
     if module in MOVED:
-      return f'{module} is now {" and ".join(MOVED[module])}'
+      *others, last = MOVED[module]
+      return f'{module} is now split into {", ".join(others)} and {last}' if others else f'{module} is now {last}'
   return None
 
 

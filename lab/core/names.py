@@ -31,8 +31,8 @@ def check_experiment_name(name: str) -> None:
 def _check(name: str, reserved: re.Pattern[str], kind: str) -> None:
   if not SAFE_NAME.fullmatch(name) or len(name) > MAX_LENGTH:
     raise ConfigError(
-      f'the name {name!r} is not a valid folder name: choose one of up to {MAX_LENGTH} letters, digits and _ . = + - '
-      'with --name='
+      f'the name {name!r} is not a valid folder name: use up to {MAX_LENGTH} letters, digits and _ . = + -, and start '
+      'with a letter, a digit or _'
     )
   if reserved.fullmatch(name):
     raise ConfigError(f'the name {name!r} cannot be used for {kind}: BlockLab has a file or folder of this name')

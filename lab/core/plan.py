@@ -74,7 +74,7 @@ def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = F
   """
   for run in runs:
     run_directory.check(run.directory, run.config, extend, reads=True)
-    check_label(run)
+    check_tuned_label(run)
     if run_directory.is_finished(run.directory, run.config):
       continue
     run_directory.check_writable(run.directory)
@@ -82,7 +82,7 @@ def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = F
       locks.check_free(run.directory)
 
 
-def check_label(run: Run) -> None:
+def check_tuned_label(run: Run) -> None:
   """Raises ConfigError if the run's directory has a result with a tuned rate and this run's is not, or vice versa."""
   result = intact_result(run.directory)
   if result is not None and result.get('learning_rate_tuned', False) != run.tuned:

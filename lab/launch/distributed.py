@@ -21,8 +21,8 @@ from training.config import ConfigError
 COORDINATOR = flags.DEFINE_string(
   'coordinator', None, 'Train the run with several processes: host:port of process 0, the same for all of them.'
 )
-NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'The number of these processes.')
-PROCESS_ID = flags.DEFINE_integer('process_id', None, 'The index of this process among them, from 0.')
+NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'The number of processes, with --coordinator.')
+PROCESS_ID = flags.DEFINE_integer('process_id', None, 'The index of this process, from 0, with --coordinator.')
 
 NAME_TIMEOUT = 15  # seconds for a host name to resolve; a Kubernetes pod gets its name only once it runs
 HEARTBEAT_TIMEOUT = 30  # seconds without a heartbeat until a process counts as lost

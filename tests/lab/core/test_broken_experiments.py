@@ -48,9 +48,9 @@ BROKEN = {  # content, and a part of the message
   ),
   'moved_in_two.py': (
     'from experiments.runs import ExperimentRuns, mean_curve\nEXPERIMENT = 1\n',
-    'experiments.runs is now lab.analysis.experiment_runs and lab.analysis.recorded_run and lab.analysis.load_runs',
+    'runs is now split into lab.analysis.experiment_runs, lab.analysis.recorded_run and lab.analysis.load_runs',
   ),
-  'moved_in_training.py': ('from training.data import load_for\nEXPERIMENT = 1\n', 'is now training.data.loading'),
+  'moved_in_training.py': ('from training.data import load_for\nEXPERIMENT = 1\n', 'training.data.loading'),
   'leaves.py': ('import sys\nsys.exit(3)\nEXPERIMENT = 1\n', 'leaves.py, line 2: SystemExit: 3'),
   'deep.py': ('EXPERIMENT = ' + '-' * 100_000 + '1\n', 'deep.py'),
 }  # fmt: skip
