@@ -84,6 +84,8 @@ def block() -> str:
   parts = [
     text(20, 24, 'One block, norm_placement=pre', 'bold'),
     text(20, 42, 'forward, left to right: u = a x + attention(N(x)), y = a u + feed_forward(N(u))', 'small'),
+    text(880, 24, 'N: norm; F: attention or feed-forward; a: residual scale', 'small end'),
+    text(880, 42, "g: gradient of the loss at the sublayer's output; J: Jacobian of its branch", 'small accent end'),
     line(f'20,{y} 60,{y}'), line(f'760,{y} 784,{y}'), line(f'808,{y} 884,{y}', arrow=True),
     sublayer(60, y, 350, pre, 'attention', rise), sublayer(410, y, 350, pre, 'feed-forward', rise),
     text(796, y + 4, '...', 'middle'), tap(830, y),
