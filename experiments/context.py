@@ -88,19 +88,19 @@ def measure_at_like(config: ModelConfig, params) -> dict[str, jax.Array]:
   """
   tokens_BT = SENTENCES[:, :-1]
   x_BTD = params['embedding']['token'][tokens_BT] + params['embedding']['position'][: LIKE + 1]
-  entering_LBTD = residual_streams(config, params['blocks'], x_BTD)[:-1]
+  inputs_LBTD = residual_streams(config, params['blocks'], x_BTD)[:-1]
 
   def query_at_like(blocks, x_BTD):
     block = block_with_params(config, blocks)
     return block.attention.query(block.attention_norm(x_BTD))[:, LIKE]
 
-  q_LBD = jax.vmap(query_at_like)(params['blocks'], entering_LBTD)
+  q_LBD = jax.vmap(query_at_like)(params['blocks'], inputs_LBTD)
   q_LPAD = q_LBD.reshape(config.num_layers, len(PRONOUNS), len(ADVERBS), -1)
-  apart_LPPA = jnp.linalg.norm(q_LPAD[:, :, None] - q_LPAD[:, None], axis=-1)
+  distance_LPPA = jnp.linalg.norm(q_LPAD[:, :, None] - q_LPAD[:, None], axis=-1)
   pairs = len(PRONOUNS) * (len(PRONOUNS) - 1) * len(ADVERBS)
   predicted = jnp.argmax(apply(config, params, tokens_BT)[0][:, LIKE], -1)
   return {
-    'distance': jnp.sum(apart_LPPA, (1, 2, 3)) / pairs / jnp.mean(jnp.linalg.norm(q_LPAD, axis=-1), (1, 2)),
+    'distance': jnp.sum(distance_LPPA, (1, 2, 3)) / pairs / jnp.mean(jnp.linalg.norm(q_LPAD, axis=-1), (1, 2)),
     'right': jnp.mean(predicted == SENTENCES[:, -1]),
     'loss': jnp.mean(losses(config, params)[:, LIKE]),
   }

@@ -1,4 +1,4 @@
-"""Which placements learn to copy a string, in a deep model, without warm-up?
+"""Which norm placements learn a copy task in a deep model without warm-up?
 
 Command: python train.py --experiment=copy_task
          python reproduce.py --only=copy_task
@@ -31,7 +31,7 @@ LOWEST_DRAWN = 1e-7  # where every symbol is nearly certain, float32 rounds the 
 PLACEMENTS = ('pre', 'post', 'deepnorm')
 
 EXPERIMENT = Experiment(
-  question='Which placements learn to copy a string, in a deep model, without warm-up?',
+  question='Which norm placements learn a copy task in a deep model without warm-up?',
   variants={name: {'model.norm_placement': name} for name in PLACEMENTS},
   base={
     'model.num_layers': 16, 'model.d_model': 128, 'model.unroll': 1, 'model.vocab_size': 65,
@@ -75,7 +75,7 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='With 16 layers and no warm-up, Post-LN learns nothing of a copy task that Pre-LN and DeepNorm solve.',
+  claim='With 16 layers and no warm-up, Post-LN does not learn a copy task that Pre-LN and DeepNorm solve.',
   source='Reported for Adam at 3e-4, width 128, 64 symbols, 1,500 steps; depends on the learning rate',
   expected=(
     between(
@@ -87,7 +87,7 @@ REPRODUCTION = Reproduction(
   seconds=1200,
   draw=draw,
   caption=(
-    'Validation loss on strings over 64 symbols to be copied. Lines: means; points: final loss of each seed; '
+    'Validation loss of copying strings over an alphabet of 64 symbols. Lines: means; points: final loss of each seed; '
     'dashed: ln 64. Losses below 1e-7 are drawn at 1e-7. The ratio of first-layer to last-layer gradient at '
     'initialisation does not predict which variant trains.'
   ),

@@ -66,8 +66,8 @@ def shallower(params: dict, placement: NormPlacement, depth: int) -> dict:
   The initial values of a layer do not depend on the depth of the model.
   """
   blocks = jax.tree.map(lambda leaf: leaf[:depth], with_uniform_attention(params['blocks']))
-  outside = {name: part for name, part in params.items() if name != 'final_norm' or placement == 'pre'}
-  return outside | {'blocks': blocks}
+  others = {name: part for name, part in params.items() if name != 'final_norm' or placement == 'pre'}
+  return others | {'blocks': blocks}
 
 
 def norms_by_layer(
@@ -119,7 +119,7 @@ REPRODUCTION = Reproduction(
   caption=(
     'Frobenius norm of the batch-mean gradient at initialisation, in the setting of the theorem. Left: feed-forward '
     'output kernel of the last layer against depth; right: feed-forward input kernel by layer. Thin lines: seeds. The '
-    'published profile is that of a decoder with an encoder, and steeper.'
+    'published profile, of a decoder with an encoder, is steeper.'
   ),
   measure=measure,
   settings={'depths': (4, 8, 16, 32, 64), 'd_model': 128, 'batch': 2, 'positions': 32, 'seeds': 16},

@@ -1,4 +1,4 @@
-"""What can one attention head read from two values, and what two heads?
+"""Which outputs can one attention head form from two values, and which can two heads?
 
 Command: python reproduce.py --only=heads_segment
 Time: 2 seconds.
@@ -24,19 +24,18 @@ def measure(logits: int) -> dict:
   Args:
     logits: the number of logits, from -12 to 12.
   """
-  swept = jnp.linspace(-12.0, 12.0, logits)
-  one_head_2 = jax.jit(jax.vmap(one_head_output))(swept)
+  one_head = jax.jit(jax.vmap(one_head_output))(jnp.linspace(-12.0, 12.0, logits))
   two_heads = module_with_weights(Attention, article_config(num_heads=2), AVERAGE | THREE_TO_ONE)(X)[0, 1]
   first, second = np.asarray(X[0])
-  along = (second - first) / np.linalg.norm(second - first)
-  off = np.asarray(one_head_2 - first)
+  direction = (second - first) / np.linalg.norm(second - first)
+  offset = np.asarray(one_head - first)
   target = jnp.array(TARGET)
   return {
     'values': X[0],
-    'one_head': one_head_2,
-    'off_the_segment': np.max(np.abs(off[:, 0] * along[1] - off[:, 1] * along[0])),
-    'ends': jnp.stack([jnp.max(one_head_2, 0), jnp.min(one_head_2, 0)]),
-    'nearest': jnp.min(jnp.linalg.norm(one_head_2 - target, axis=-1)),
+    'one_head': one_head,
+    'off_the_segment': np.max(np.abs(offset[:, 0] * direction[1] - offset[:, 1] * direction[0])),
+    'ends': jnp.stack([jnp.max(one_head, 0), jnp.min(one_head, 0)]),
+    'nearest': jnp.min(jnp.linalg.norm(one_head - target, axis=-1)),
     'two_heads': two_heads,
     'two_heads_miss': jnp.linalg.norm(two_heads - target),
   }
@@ -74,7 +73,7 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='One head can only read the segment between two values; two heads reach a point off it.',
+  claim='One head can only output points on the segment between two values; two heads reach a point off it.',
   source='The article, why several heads',
   expected=(
     at_most('off_the_segment', 'one head: largest distance from the line through the values', 1e-6),

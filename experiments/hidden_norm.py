@@ -59,14 +59,14 @@ def size_by_layer(config: ModelConfig, positions: int, key: jax.Array) -> jax.Ar
 def norm_input_by_layer(config: ModelConfig, positions: int, key: jax.Array) -> jax.Array:
   """Under Post-LN: mean of |u + feed_forward(u)|^2/d, the input of the feed-forward's norm, by layer, (L,)."""
   blocks, x_BTD = blocks_and_input(config, positions, key)
-  entering = residual_streams(config, blocks, x_BTD)[:-1]
+  inputs_LBTD = residual_streams(config, blocks, x_BTD)[:-1]
 
-  def one(params, x_BTD):
+  def norm_input(params, x_BTD):
     block = block_with_params(config, params)
     u_BTD = block.attention_norm(x_BTD + block.attention(x_BTD))
     return jnp.mean(jnp.square(u_BTD + block.feed_forward(u_BTD)))
 
-  return jax.vmap(one)(blocks, entering)
+  return jax.vmap(norm_input)(blocks, inputs_LBTD)
 
 
 def draw(measured: Measured) -> Figure:

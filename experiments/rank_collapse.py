@@ -18,29 +18,29 @@ from lab.reproduce.model_parts import map_params, residual_streams
 from model import ModelConfig, init
 from model.config import NormPlacement
 
-LINES = {  # name: (residual scale of attention, residual scale of the feed-forward, whether the feed-forward is active)
+MODELS = {  # name: (residual scale of attention, residual scale of the feed-forward, whether it is active)
   'attention': (0.0, 1.0, False),
   'attention, feed-forward': (0.0, 0.0, True),
   'attention, skip': (1.0, 1.0, False),
   'attention, skip, feed-forward': (1.0, 1.0, True),
 }
-STYLES = dict(zip(LINES, ((COLOURS[0], 'o'), (COLOURS[1], 's'), (COLOURS[2], 'D'), (BLACK, '^')), strict=True))
+STYLES = dict(zip(MODELS, ((COLOURS[0], 'o'), (COLOURS[1], 's'), (COLOURS[2], 'D'), (BLACK, '^')), strict=True))
 NORMS: dict[str, NormPlacement] = {'no norm': 'none', 'Pre-Norm': 'pre'}
 
 
 def measure(num_layers: int, d_model: int, num_heads: int, positions: int, seeds: int) -> dict:
-  """Relative residual norm r before every block and after the last one, (seeds, layers + 1), by line and norm."""
+  """Relative residual norm r before every block and after the last one, (seeds, layers + 1), by model and norm."""
   keys = jax.random.split(jax.random.key(0), seeds)
   sizes = {'num_layers': num_layers, 'd_model': d_model, 'num_heads': num_heads}
   initialise = jax.jit(jax.vmap(functools.partial(kernels_and_inputs, rank_config('none', **sizes), positions)))
-  kernels, x_BTD = initialise(keys)  # shared by all lines: initial values depend only on path, layer and shape
+  kernels, x_BTD = initialise(keys)  # shared by all models: initial values depend only on path, layer and shape
   gains = {name: {'gain': jnp.ones((seeds, num_layers, d_model))} for name in ('attention_norm', 'feed_forward_norm')}
   r: dict = {}
   for norm, placement in NORMS.items():
     blocks = kernels if placement == 'none' else kernels | gains
-    for line, (attention, feed_forward, active) in LINES.items():
+    for model, (attention, feed_forward, active) in MODELS.items():
       config = rank_config(placement, attention_residual=attention, feed_forward_residual=feed_forward, **sizes)
-      r[f'{line}, {norm}'] = jax.jit(jax.vmap(functools.partial(residual_by_layer, config, active)))(blocks, x_BTD)
+      r[f'{model}, {norm}'] = jax.jit(jax.vmap(functools.partial(residual_by_layer, config, active)))(blocks, x_BTD)
   alone, with_feed_forward = r['attention, no norm'], r['attention, feed-forward, no norm']
   return {
     'r': r,
@@ -84,10 +84,10 @@ def draw(measured: Measured) -> Figure:
   figure = new_figure(2.9)
   both = figure.subplots(1, 2, sharey=True)
   for axes, norm in zip(both, NORMS, strict=True):
-    for line, (colour, marker) in STYLES.items():
-      r = np.array(measured['r'][f'{line}, {norm}'])
+    for model, (colour, marker) in STYLES.items():
+      r = np.array(measured['r'][f'{model}, {norm}'])
       mean = np.exp(np.log(np.where(r > 0, r, np.nan)).mean(0))  # 0 cannot be drawn on a logarithmic axis
-      axes.plot(mean, '-', marker=marker, ms=3, color=colour, lw=1.2, label=line, gid=line)
+      axes.plot(mean, '-', marker=marker, ms=3, color=colour, lw=1.2, label=model, gid=model)
     axes.set(title=norm, xlabel='layer', yscale='log', ylim=(3e-8, 2))
   both[0].set_ylabel('relative residual norm')
   figure.legend(*both[0].get_legend_handles_labels(), loc='outside lower center', ncols=2)
@@ -96,7 +96,7 @@ def draw(measured: Measured) -> Figure:
 
 REPRODUCTION = Reproduction(
   claim='Attention without skips collapses to rank 1, doubly exponentially; a feed-forward slows this, skips stop it.',
-  source='Dong et al. 2021, Attention is not all you need, theorems and figure 2, at initial values without a mask',
+  source='Dong et al. 2021, Attention is not all you need, theorems and figure 2, at initialisation, without a mask',
   expected=(
     at_most('alone_3', 'attention alone: r after layer 3', 1e-5, over_seeds=True),
     at_least('speeding_up', 'attention alone: decrease of log r in layer 2 over that in layer 1', 1.5, over_seeds=True),

@@ -17,7 +17,7 @@ class Comparison:
   """One expected value and the value measured for it.
 
   Attributes:
-    says: describes the quantity.
+    description: of the quantity.
     expected: the expected value as text.
     measured: the measured value as text.
     value: the measured value, averaged over the seeds if there are any; None if it is not finite.
@@ -25,7 +25,7 @@ class Comparison:
     verdict: see `compare`.
   """
 
-  says: str
+  description: str
   expected: str
   measured: str
   value: Any

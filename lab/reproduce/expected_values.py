@@ -27,7 +27,7 @@ def write_expected(reproduction: Reproduction, comparisons: Sequence[Comparison]
   """Writes experiments/expected/<name>.json, which `changes` compares later values with."""
   values = {
     expected.quantity: {
-      'says': comparison.says, 'value': comparison.value, 'tolerance': _tolerance(reproduction, comparison)
+      'says': comparison.description, 'value': comparison.value, 'tolerance': _tolerance(reproduction, comparison)
     }
     for expected, comparison in zip(reproduction.expected, comparisons, strict=True)
   }  # fmt: skip
@@ -65,9 +65,8 @@ def changes(reproduction: Reproduction, comparisons: Sequence[Comparison]) -> li
     if before is None:
       lines.append(f'{expected.quantity}: not in experiments/expected')
     elif not _within(before['value'], now, before['tolerance']):
-      lines.append(
-        f'{expected.quantity} ({comparison.says}): was {format_value(before["value"])}, is now {format_value(now)}'
-      )
+      was, is_now = format_value(before['value']), format_value(now)
+      lines.append(f'{expected.quantity} ({expected.description}): was {was}, is now {is_now}')
   removed = set(committed['values']) - {expected.quantity for expected in reproduction.expected}
   lines += [f'{quantity}: no longer measured' for quantity in sorted(removed)]
   if committed['verdict'] != overall_verdict(comparisons):

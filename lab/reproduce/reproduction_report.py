@@ -89,7 +89,7 @@ def detail_table(result: ReproductionResult) -> Table:
     table.add_column(column, overflow='fold')
   for one in result.comparisons:
     verdict = Text(one.verdict, style=COLOURS[one.verdict])
-    table.add_row(Text(one.says), Text(one.expected), Text(one.measured), verdict)
+    table.add_row(Text(one.description), Text(one.expected), Text(one.measured), verdict)
   return table
 
 

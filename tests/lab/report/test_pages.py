@@ -4,7 +4,7 @@ import fake_runs
 import pytest
 from browser import browser
 
-from experiments.rank_collapse import LINES, NORMS
+from experiments.rank_collapse import MODELS, NORMS
 from lab.core import registry
 from lab.report import report
 from lab.reproduce import record, reproduction_report
@@ -44,7 +44,7 @@ def worked_example():
 
 
 def rank_collapse():
-  curves = {f'{line}, {norm}': [[1.0, 0.5, 0.1], [1.0, 0.4, 0.2]] for line in LINES for norm in NORMS}
+  curves = {f'{model}, {norm}': [[1.0, 0.5, 0.1], [1.0, 0.4, 0.2]] for model in MODELS for norm in NORMS}
   return {'r': curves, 'alone_3': [1e-6, 2e-6], 'speeding_up': [2.0, 3.0], 'feed_forward_slows': [0.1, 0.2],
           'skip_keeps': [[0.1] * 4, [0.2] * 4]}  # fmt: skip
 
