@@ -2,6 +2,8 @@
 
 import dataclasses
 import importlib.util
+import inspect
+import re
 import traceback
 import typing
 from typing import Any, Literal
@@ -31,8 +33,9 @@ def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
     flag_values=flag_values,
   )  # fmt: skip
   for name, section in sections().items():
+    descriptions = field_descriptions(section)
     for field in dataclasses.fields(section):
-      _define(f'{PREFIX}{name}.{field.name}', field, section, flag_values)
+      _define(f'{PREFIX}{name}.{field.name}', field, descriptions.get(field.name, ''), flag_values)
   for name, kind in SHORT.items():
     text = f'Short for --config.model.{name}.'
     flags.DEFINE_enum(name, None, list(typing.get_args(kind)), text, flag_values=flag_values)
@@ -41,8 +44,15 @@ def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
   )
 
 
-def _define(name: str, field: Any, section: type, flag_values: flags.FlagValues) -> None:
-  text = f'Default {field.default!r}; see {section.__name__}.'
+def field_descriptions(section: type) -> dict[str, str]:
+  """Returns the description of each field of a section of Config, from the attributes in its docstring."""
+  attributes = (inspect.getdoc(section) or '').partition('Attributes:\n')[2]
+  entries = re.findall(r'^  (\w[\w, ]*): (.*(?:\n    .*)*)', attributes, re.MULTILINE)
+  return {name: ' '.join(text.split()) for names, text in entries for name in names.split(', ')}
+
+
+def _define(name: str, field: Any, description: str, flag_values: flags.FlagValues) -> None:
+  text = f'{description} Default: {field.default!r}.'.lstrip()
   if typing.get_origin(field.type) is Literal:
     flags.DEFINE_enum(name, None, list(typing.get_args(field.type)), text, flag_values=flag_values)
     return

@@ -26,11 +26,11 @@ class ModelConfig:
     num_kv_heads: key and value heads, each shared by num_heads / num_kv_heads query heads; 0: num_heads.
     head_dim: K, the width of a head; 0: d_model / num_heads.
     d_ff: F, the width of the feed-forward; 0: 4 d_model, times 2/3 (to the nearest integer) if gated.
-    norm: `rms` or `layer`.
+    norm: the kind of norm: RMSNorm or LayerNorm.
     norm_placement: where the norms are; see model/norm_placement.py.
     feed_forward: the activation; see model/activations.py.
-    attention_residual: a in `a x + attention(...)`; 1 is the residual, at 0 the branch replaces the stream.
-    feed_forward_residual: a in `a u + feed_forward(...)`.
+    attention_residual: residual scale a in `a x + attention(...)`; at 0 the branch replaces the stream.
+    feed_forward_residual: residual scale a in `a u + feed_forward(...)`.
     rezero: multiply each branch by a learned scalar that starts at 0 (Bachlechner et al. 2020).
     parallel: both branches read the same normed stream: `a x + attention(n) + feed_forward(n)`.
     qk_norm: norm queries and keys over head_dim before their product.
@@ -43,7 +43,7 @@ class ModelConfig:
     dropout: share of branch outputs and attention weights dropped in training.
     init: distribution of the kernels; see model/initialisation.py.
     init_depth_scale: the output kernel of each branch times 1/sqrt(2 L); `deepnorm` has a scale of its own.
-    dtype: of matrix products; parameters, stream, norms, softmax and logits are always float32. A GPU or TPU may
+    dtype: dtype of matrix products; parameters, stream, norms, softmax and logits are always float32. A GPU or TPU may
       round the factors of a float32 product: JAX_DEFAULT_MATMUL_PRECISION=float32 in the environment forbids it.
     remat: recompute each block in the backward pass instead of storing its activations; saves most with unroll 1.
     unroll: blocks per iteration of the scan over layers (num_layers or more: all of them); more are a little faster,

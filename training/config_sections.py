@@ -20,9 +20,9 @@ class DataConfig:
     paths: for `files`: comma-separated paths or globs of text, .jsonl, .ndjson or .json files, optionally compressed
       (gzip, zip, xz, bzip2); see docs/your_own_text.md.
     text_field: for JSON: the field of a record that holds the text.
-    tokenizer: path of a tokenizer.json; empty: bytes.
+    tokenizer: path of a tokenizer.json; empty: each byte is a token.
     sequence_length: T, positions in a sequence.
-    seed: of the order of the sequences (and of the strings of a synthetic task); follows the run's seed.
+    seed: seed of the order of the sequences (and of the strings of a synthetic task); follows the run's seed.
     end_token: the token at the end of each document (a file, a JSON record, a book of the Bible) except the last: the
       name of a token of the tokenizer or, of bytes, `end`, which is token 256. It replaces the newline that otherwise
       joins documents and counts as that one byte, so that bits per byte compare with and without it. Empty: none.
@@ -66,17 +66,17 @@ class OptimizerConfig:
 
   Attributes:
     name: `adamw`, `sgd` (with momentum beta1), `lion` or `muon` (on hidden kernels; AdamW on the other parameters).
-    learning_rate: the peak.
+    learning_rate: the peak learning rate, reached after the warm-up.
     schedule: after the warm-up: `cosine` or `linear` decay to final_fraction, `constant`, or `wsd` (warm-up, stable,
       decay; Hu et al. 2024): constant until the last steps, which decay to final_fraction as 1 - sqrt.
     warmup_steps: steps of linear increase from 0.
     final_fraction: the share of the peak to which the schedule decays; the step after the last one would have it.
     decay_fraction: the share of all steps, at the end, in which `wsd` decays.
-    beta1, beta2, epsilon: of AdamW; Lion uses beta1 and beta2, Muon beta1, sgd beta1 as its momentum.
-    weight_decay: decoupled, on kernels only: never on norms, gains, biases or embeddings.
+    beta1, beta2, epsilon: parameters of AdamW; Lion uses beta1 and beta2, Muon beta1, sgd beta1 as its momentum.
+    weight_decay: decoupled weight decay, on kernels only: never on norms, gains, biases or embeddings.
     clip: largest global gradient norm; 0: no clipping.
-    z_loss: c in c log^2 Z, which is added to the training loss of each scored token; Z is the sum of its exponentiated
-      logits, and the term keeps it near 1 (Chowdhery et al. 2022, section 5, with 1e-4); 0: none.
+    z_loss: coefficient of log^2 Z, which is added to the training loss of each scored token; Z is the sum of its
+      exponentiated logits, and the term keeps it near 1 (Chowdhery et al. 2022, section 5, with 1e-4); 0: none.
     ema: decay of an exponential moving average of the weights, such as 0.999; the average is what is evaluated. It is
       bias-corrected, without the initial values, like Adam's moments (Kingma & Ba 2015, section 3); 0: none.
     accumulate: number of parts that a batch is taken in, one after the other, to save memory; the update is the same.
@@ -125,13 +125,14 @@ class RunConfig:
   Attributes:
     steps: optimizer steps.
     batch_size: B, sequences in a global batch.
-    init_seed: of the initial values (and of dropout); follows the run's seed.
-    init_from: directory of a run whose parameters this run starts from, instead of initial values.
+    init_seed: seed of the initial parameters (and of dropout); follows the run's seed.
+    init_from: directory of a run whose parameters this run starts from, instead of initial ones.
     on_nonfinite: `stop`: the first step whose loss or gradient is not finite ends the run as `diverged`;
       `skip`: such an update is dropped, and 10 in a row end the run. The parameters stay unchanged either way.
     log_every: steps between logged training metrics; 0: 30 times in a run.
     evaluations: number of points of the validation curve, at equal intervals.
-    evaluation_batches: size of each point, in batches of batch_size, evenly spread over the validation split.
+    evaluation_batches: number of batches of batch_size in each point of the validation curve, evenly spread over the
+      validation split.
     final_evaluation_tokens: upper limit on the tokens of each held-out split that the result is measured on; 0: all.
       Of text, whole blocks of 16 KiB with about that many bytes; evenly spread, the same for every variant and seed.
     checkpoint_every: steps between checkpoints; 0: 4 times in a run. The last step is always saved.

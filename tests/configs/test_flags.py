@@ -84,9 +84,9 @@ def test_a_flag_that_cannot_be_is_named_in_one_line(argument, message):
   assert '\n' not in str(error.value)
 
 
-def test_the_help_of_a_flag_names_its_default():
+def test_the_help_of_a_flag_has_its_default():
   values = parse()
-  assert 'Default 12;' in values['config.model.num_layers'].help
+  assert 'Default: 12.' in values['config.model.num_layers'].help
   assert values['config.model.num_layers'].default is None
 
 
@@ -167,3 +167,16 @@ def test_a_missing_config_file_is_told_the_nearest(tmp_path):
   (tmp_path / 'empty').mkdir()
   with pytest.raises(ConfigError, match=r'there is no such file$'):
     load_config(str(tmp_path / 'empty' / 'tiny.toml'))
+
+
+@pytest.mark.parametrize('path', known_paths())
+def test_the_help_of_a_field_is_its_documentation(path):
+  section, name = path.split('.')
+  field = sections()[section].__dataclass_fields__[name]
+  text = parse()[f'config.{path}'].help
+  assert len(text) > len(f'Default: {field.default!r}.') + 5
+  assert text.endswith(f' Default: {field.default!r}.')
+  if path == 'optimizer.beta2':  # documented together with others
+    assert text.startswith('parameters of AdamW; Lion uses beta1 and beta2, Muon beta1,')
+  if path == 'data.tokenizer':
+    assert text == "path of a tokenizer.json; empty: each byte is a token. Default: ''."
