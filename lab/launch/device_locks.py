@@ -2,7 +2,7 @@
 
 Each worker's device is a file on which its command holds a lock, in a folder that all users share; the lock is released
 when the command exits. Once every device has a worker, each gets a second one, and so on: the level of a worker is the
-number of workers that its device had before. The numbers that a run computes do not depend on its core.
+number of workers that its device had before. The results of a run do not depend on its core.
 """
 
 import contextlib

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 _HINTS = {
-  signal.SIGKILL: 'by a user, or by the system because memory ran out',
+  signal.SIGKILL: 'sent by a user, or by the system because memory ran out',
   signal.SIGXCPU: 'it reached its limit of CPU time (ulimit -t)',
   signal.SIGBUS: 'a memory-mapped file could not be read, or the disk was full',
   signal.SIGABRT: 'it aborted; see its log',
@@ -23,7 +23,7 @@ def describe_exit(code: int, log: str = '', out_of_memory: bool = False) -> str:
   """Why a worker exited, in one line.
 
   Args:
-    code: its exit code; if negative, minus the number of the signal that killed it.
+    code: its exit code; -n if signal n killed it.
     log: what it has written to its log since it started the run.
     out_of_memory: whether the system has killed a process for lack of memory since then.
   """

@@ -1,4 +1,4 @@
-"""What a launcher takes and returns."""
+"""The interface of launchers."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ class LaunchResult(NamedTuple):
 
   Attributes:
     failed: the runs that failed.
-    exit_code: of the command, if runs are left that neither finished nor failed; else None.
+    exit_code: the exit code of the command, if some runs neither finished nor failed; else None.
   """
 
   failed: list[Run]

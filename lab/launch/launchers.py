@@ -24,7 +24,9 @@ LAUNCHER = flags.DEFINE_enum(
   'How to train the runs: `local`, in worker processes on this machine; `slurm`, in an array job, one task per run.',
 )  # fmt: skip
 DRY_RUN = flags.DEFINE_bool(
-  'dry_run', False, 'Print which runs would be trained, or the Slurm script, without starting or writing anything.'
+  'dry_run',
+  False,
+  'Print which runs would be trained and the estimated time, or the Slurm script; start and write nothing.',
 )
 
 

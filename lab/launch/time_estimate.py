@@ -23,7 +23,7 @@ MATMUL_EFFICIENCY = 0.5  # training speed relative to a large matrix product: 0.
 COMPARABLE = 4  # the largest ratio of FLOPs per step at which speeds are compared: small steps are mostly overhead
 KJV_SPLIT = 215_000  # bytes in each held-out split of the King James text
 MATMUL_SIZE = 1024
-# The settings beside the model that decide how long a step takes; seeds and rates do not.
+# Together with the model, these settings determine how long a step takes; seeds and learning rates do not matter.
 STEP_SETTINGS = ('data.sequence_length', 'run.batch_size', 'optimizer.name', 'optimizer.accumulate', 'inspect.level')
 
 Speed = Callable[[Config], float]  # the training speed of a run, in tokens per second
@@ -135,9 +135,7 @@ def speed_of_finished_runs(workdir: Path, slot: WorkerSlot, configs: Sequence[Co
 def _comparable_speeds(config: Config, finished: Sequence[tuple[Config, float]]) -> list[tuple[int, float]]:
   """For each comparable finished run its position and the speed it implies for the config, in tokens per second."""
   same = [
-    (position, speed)
-    for position, (other, speed) in enumerate(finished)
-    if _what_decides_speed(other) == _what_decides_speed(config)
+    (position, speed) for position, (other, speed) in enumerate(finished) if _speed_key(other) == _speed_key(config)
   ]
   flops, tokens = _flops_per_token(config), _tokens_per_step(config)
   return same or [
@@ -156,7 +154,7 @@ def _tokens_per_step(config: Config) -> int:
   return config.run.batch_size * config.data.sequence_length
 
 
-def _what_decides_speed(config: Config) -> tuple:
+def _speed_key(config: Config) -> tuple:
   flat = config.to_flat()
   return config.model, *(flat[path] for path in STEP_SETTINGS)
 

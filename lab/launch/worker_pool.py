@@ -26,7 +26,7 @@ from training.run_files import locks, run_directory
 GRACE_PERIOD = 10.0  # seconds from SIGTERM to SIGKILL
 GRACE_PERIOD_OF_GROUP = 30.0  # if several processes have to agree on the step to stop at
 EXIT_WITHIN = 60.0  # seconds for a worker to exit once it has no more runs
-REAP_WITHIN = 5.0  # seconds for a killed worker to disappear
+REAP_WITHIN = 5.0  # seconds for a worker to exit after SIGKILL
 SILENCE = 600.0  # seconds without a report from a worker, after which a warning is printed
 
 
@@ -60,9 +60,9 @@ def unfinished(runs: Sequence[Run]) -> list[Run]:
 def claim(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
   """Prevents other commands from training the runs while the context is open.
 
-  If there is only one run and it is extended, its new number of steps is written here, because the other processes that
-  train it read it. Of several runs each is extended when a worker starts it, so that stopping early leaves the results
-  of the others valid.
+  If there is a single run and it is extended, its new number of steps is written here, where the other processes of its
+  group read it. If there are several runs, each is extended only when a worker starts it, so that stopping early leaves
+  the results of the others valid.
 
   Yields:
     A function that raises locks.Moved if the experiment's folder has been moved or deleted since.
@@ -86,7 +86,7 @@ def execute(
 ) -> Outcome:
   """Trains runs, with one worker in each slot.
 
-  The numbers of a run do not depend on the worker that trains it, nor on the number of workers. On SIGINT, SIGTERM or
+  The results of a run do not depend on the worker that trains it, nor on the number of workers. On SIGINT, SIGTERM or
   SIGHUP each worker finishes its step and saves, and no other run is started. On a second SIGINT all workers are
   killed, and SystemExit is raised.
 
@@ -101,7 +101,7 @@ def execute(
 
   Raises:
     ConfigError: if no worker can be started.
-    locks.Moved: if the experiment's folder has been moved or deleted; all workers have exited then.
+    locks.Moved: if the experiment's folder has been moved or deleted; raised after all workers have exited.
   """
   pool = _WorkerPool(
     runs, display, group, grace or (GRACE_PERIOD if group is SINGLE_PROCESS else GRACE_PERIOD_OF_GROUP), check

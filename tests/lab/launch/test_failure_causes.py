@@ -11,7 +11,7 @@ from lab.launch import failure_causes
   ('code', 'log', 'out_of_memory', 'message'),
   [
     (3, '', False, 'its process exited with code 3'),
-    (-9, '', False, 'its process was killed by SIGKILL (by a user, or by the system because memory ran out)'),
+    (-9, '', False, 'its process was killed by SIGKILL (sent by a user, or by the system because memory ran out)'),
     (-9, '', True, 'its process was killed by SIGKILL (the system ran out of memory: use fewer --workers, or a'),
     (-15, '', True, 'its process was killed by SIGTERM'),
     (-24, '', False, 'its process was killed by SIGXCPU (it reached its limit of CPU time (ulimit -t))'),

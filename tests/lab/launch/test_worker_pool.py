@@ -73,7 +73,7 @@ def test_a_worker_that_dies_fails_only_its_own_run(tmp_path, stub, workers):
   failed, output = execute(runs, [WorkerSlot(None, {})] * workers)
   assert sorted(failed) == ['exits', 'fails', 'killed']
   assert [run.variant for run in worker_pool.unfinished(runs)] == ['killed', 'exits', 'fails']
-  killed = 'its process was killed by SIGKILL (by a user, or by the system because memory ran out)'
+  killed = 'its process was killed by SIGKILL (sent by a user, or by the system because memory ran out)'
   assert f'trial/killed/seed_0: FAILED: {killed}\n  one\n  two\n' in output
   assert 'trial/exits/seed_0: FAILED: its process exited with code 3' in output
   assert 'trial/fails/seed_0: FAILED: MemoryError: 3 GB\n  one\n  two\n' in output
