@@ -136,7 +136,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
       'run.batch_size=16, taken in optimizer.accumulate=8 parts, does not divide over 4 devices (mesh.data=1, '
       'mesh.fsdp=4): make it a multiple of 32',
     ),
-    (['--experiment=block', '--config.mesh.data=2'], 'make 2 devices, which is not the one device that this run has'),
+    (['--experiment=block', '--config.mesh.data=2'], 'need 2 devices, not the one device of this run'),
     (['--name=x', '--process_id=1'], '--num_processes and --process_id go together: set all three, or none'),
     (['--name=x', *processes('nowhere', 2, 0)], '--coordinator=nowhere: write host:port, as in'),
     (['--name=x', *processes('node:port', 2, 0)], '--coordinator=node:port: write host:port, as in'),
@@ -146,7 +146,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--tune', *processes('node:1', 2, 0)], '2 processes train one run together, but this command has 20: start'),
     (
       ['--name=x', '--config.mesh.data=4', *processes('node:1', 3, 0)],
-      'mesh.data=4 and mesh.fsdp=1 make 4 devices, which is not the 6 devices that this run has',
+      'mesh.data=4 and mesh.fsdp=1 need 4 devices, not the 6 devices of this run',
     ),
     (['--name=x', *processes('localhost:1', 2, 1)], '--coordinator=localhost:1 could not be reached within 0.1 s'),
   ],

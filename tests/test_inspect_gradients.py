@@ -41,15 +41,15 @@ CASES = {
   '--depths=4 --config.model.num_heads=3': 'model.num_heads=3 does not divide',
   '--depths=4 --config.run.init_from=run': 'run.init_from',
   '--depths=4 --out=file': '--out=file: ',
-  '--depths=4 --out=file/below': 'file is a file, and a folder is needed there',
-  '--depths=4 --out=~nosuchuser/x': '--out=~nosuchuser/x: there is no such user',
-  '--depths=4 --out=nowhere_link/x': 'nowhere_link is a link to what is not there',
-  '--run=~nosuchuser/runs': '--run=~nosuchuser/runs: there is no such user',
-  '--compare=run,~nosuchuser/b': '--compare=~nosuchuser/b: there is no such user',
-  '--config=~nosuchuser/tiny.py': 'there is no such user',
+  '--depths=4 --out=file/below': 'file is a file, where a folder is needed',
+  '--depths=4 --out=~nosuchuser/x': '--out=~nosuchuser/x: no such user',
+  '--depths=4 --out=nowhere_link/x': 'nowhere_link is a dangling link',
+  '--run=~nosuchuser/runs': '--run=~nosuchuser/runs: no such user',
+  '--compare=run,~nosuchuser/b': '--compare=~nosuchuser/b: no such user',
+  '--config=~nosuchuser/tiny.py': 'no such user',
   '--run=bad\udcff': 'bad\\udcff: its name is not UTF-8',
-  '--run=bad\x07bell': 'bad\\x07bell: its name is not UTF-8, or has a line break or a control character',
-  '--depths=4 --config.data.tokenizer=~nosuchuser/t.json': 'there is no such user',
+  '--run=bad\x07bell': 'bad\\x07bell: its name is not UTF-8, or contains a line break or control character',
+  '--depths=4 --config.data.tokenizer=~nosuchuser/t.json': 'no such user',
   '--config=nowhere.py': '--config=nowhere.py: there is no such file',
   '--depths=4 --batches=1': '--batches=1',
   '--depths=4 --noconfig.model.causal': 'model.causal=False lets every position attend to the token it predicts',
@@ -179,4 +179,4 @@ def test_a_damaged_checkpoint_is_reported(trained, tmp_path):
   largest.write_bytes(content)
   ended = run_python(str(PROJECT / 'inspect_gradients.py'), f'--run={run}', folder=tmp_path)
   assert (ended.returncode, ended.stderr.count('\n')) == (2, 1)
-  assert 'look at another --step' in ended.stderr
+  assert 'choose another --step' in ended.stderr

@@ -328,7 +328,7 @@ def test_on_a_full_disk_the_measured_values_are_still_printed(reproductions, tmp
 
 def test_an_unwritable_workdir_is_refused_before_measuring(reproductions, tmp_path):
   (tmp_path / 'runs').write_text('a file')
-  with pytest.raises(ConfigError, match='runs is a file, and a folder is needed there'):
+  with pytest.raises(ConfigError, match='runs is a file, where a folder is needed'):
     run(tmp_path, '--only=fails')
 
 

@@ -145,7 +145,7 @@ def test_a_run_is_extended_and_another_starts_from_it(tmp_path):
   assert command(*arguments, cwd=tmp_path).returncode == 0
   longer = command(*arguments, '--config.run.steps=20', cwd=tmp_path)
   assert longer.returncode == 2
-  assert 'mine/seed_0 holds a run of 12 steps, and 20 are asked for: --extend takes it there, or' in longer.stderr
+  assert 'mine/seed_0 holds a run of 12 steps, and 20 are requested: extend it with --extend, or' in longer.stderr
   extended = command(*arguments, '--config.run.steps=20', '--extend', cwd=tmp_path)
   assert extended.returncode == 0, extended.stderr
   assert 'resumes from step 12, to 20 instead of 12 steps; from here on the cosine schedule' in extended.stdout
@@ -155,7 +155,7 @@ def test_a_run_is_extended_and_another_starts_from_it(tmp_path):
   assert 'mine, seed 0: extended at step 12' in json.loads((directory / 'summary.json').read_text())['notes']
   shorter = command(*arguments, '--extend', cwd=tmp_path)
   assert shorter.returncode == 2
-  assert 'holds a run of 20 steps, more than the 12 asked for' in shorter.stderr
+  assert 'holds a run of 20 steps, more than the requested 12' in shorter.stderr
   source = str(directory / 'mine' / 'seed_0')
   tuned = command('--name=tuned', f'--init_from={source}', *MINI, cwd=tmp_path)
   assert tuned.returncode == 0, tuned.stderr

@@ -1,4 +1,4 @@
-"""The folder of files made once and read ever after: tokens and compiled programs."""
+"""The cache folder, for tokens and compiled programs."""
 
 import os
 import warnings
@@ -14,23 +14,23 @@ from training.memory import release_freed_memory
 
 
 def cache_directory() -> Path:
-  """The environment variable BLOCKLAB_CACHE, or else the user's own cache folder; without a home, a temporary one."""
+  """BLOCKLAB_CACHE from the environment, else the user's cache folder, else (without a home) a temporary folder."""
   named = os.environ.get('BLOCKLAB_CACHE')
   try:
     return Path(named or platformdirs.user_cache_dir('blocklab'))
-  except RuntimeError:  # it could not determine the home folder
+  except RuntimeError:  # the home folder cannot be determined
     return temporary_folder()
 
 
 def try_write(path: Path, *parts) -> bool:
-  """Writes a cache file, whole or not at all.
+  """Writes a cache file atomically; logs a warning if it cannot be written.
 
   Args:
-    path: where; its folder is made.
-    *parts: bytes, or arrays of them, one after the other.
+    path: of the file; its folder is created.
+    *parts: bytes, or arrays of bytes, to be concatenated.
 
   Returns:
-    Whether it was written. Where it cannot be, one warning says so, and nothing is left behind.
+    Whether it was written. If not, nothing is left behind.
   """
   try:
     write_atomically(path, *parts)
@@ -41,7 +41,7 @@ def try_write(path: Path, *parts) -> bool:
 
 
 def enable_compilation_cache() -> None:
-  """Turns on JAX's persistent compilation cache, or says in one line that the folder cannot be written."""
+  """Turns on JAX's persistent compilation cache, or logs a warning if its folder cannot be written."""
   folder = cache_directory() / 'compiled'
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def enable_compilation_cache() -> None:
 
 
 def compile_with_cache(function, *arguments):
-  """Lowers and compiles a jitted function; an unreadable cache entry is deleted, since JAX never replaces one."""
+  """Lowers and compiles a jitted function; deletes an unreadable cache entry, which JAX would never replace."""
   lowered = function.lower(*arguments)
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')

@@ -1,4 +1,4 @@
-"""Checksums: of arrays, on the device that holds them, and of the files of a folder."""
+"""Checksums of arrays, computed on the device, and of the files of a folder."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ MANIFEST = 'manifest.json'
 
 @jax.jit
 def array_checksums(tree) -> dict[str, jax.Array]:
-  """A uint32 for every array of a tree, by its path; it reads bits, so that NaN and -0.0 count as what they are.
+  """A uint32 checksum of every array of a tree, by its path. It is of the bits, so that NaN and -0.0 are distinguished.
 
-  Each word is mixed with its position, by a bijection (the finaliser of MurmurHash3, Appleby 2011), and all are added:
-  one changed word always changes the sum, and two that change places do but for one case in 2^32.
+  Each word is mixed with its position by a bijection (the finaliser of MurmurHash3, Appleby 2011), and all are summed:
+  a single changed word always changes the sum; two swapped words fail to change it with probability 2^-32.
   """
   return {jax.tree_util.keystr(path): _checksum(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
 
@@ -36,13 +36,13 @@ def _mix(words):
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-  """Writes manifest.json beside the files of a folder: their sha256, `content`, and the sha256 of both."""
+  """Writes manifest.json into a folder: the sha256 of each of its files, `content`, and the sha256 of these two."""
   files = {str(path.relative_to(folder)): _sha256(path) for path in sorted(folder.rglob('*')) if path.is_file()}
   write_sealed(folder / MANIFEST, {'files': files, **content})
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-  """The content of a folder's manifest, after every file of it was compared.
+  """The content of a folder's manifest, after comparing every file with its checksum.
 
   Raises:
     Damaged: if a file, or the manifest, is missing or has changed.

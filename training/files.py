@@ -1,4 +1,4 @@
-"""The one way to write a file that is read again: whole, or not at all; and to read JSON that may have been damaged."""
+"""Atomic writes of files, and reading JSON files that may be damaged."""
 
 import contextlib
 import errno
@@ -13,16 +13,16 @@ from typing import Any
 
 from model.config import ConfigError
 
-UNFINISHED = '.unfinished'  # ends the name of a file until it is whole
-CHECKSUM = 'sha256'  # the key, in a sealed JSON object, of the checksum of all the others
-SMALLEST_REMEDY = 'delete this file alone, and run the same command again'
+UNFINISHED = '.unfinished'  # suffix of a file that is being written
+CHECKSUM = 'sha256'  # the key of the checksum in a sealed JSON object
+DELETE_REMEDY = 'delete only this file, and run the same command again'
 
 
-class Damaged(ConfigError):  # noqa: N818 - what the message says of a file
-  """What was written is not what is there; the message names the file, or the array, and what to do.
+class Damaged(ConfigError):  # noqa: N818 - a state of a file
+  """A file or an array is not what was written; the message names it and the remedy.
 
   Attributes:
-    what: the message without what to do.
+    what: the message without the remedy.
   """
 
   def __init__(self, what: str, remedy: str = ''):
@@ -30,12 +30,12 @@ class Damaged(ConfigError):  # noqa: N818 - what the message says of a file
     self.what = what
 
 
-class SaveFailed(Exception):  # noqa: N818 - what has happened
-  """Something could not be written; what was saved before is whole. The message names the cause and its remedy."""
+class SaveFailed(Exception):  # noqa: N818 - an event
+  """Something could not be written; what was saved before is intact. The message names the cause and the remedy."""
 
   def __init__(self, what: object, error: Exception):
     super().__init__(
-      f'{what} could not be written ({_reason(error)}): what was saved before is whole; {_remedy(error)}'
+      f'{what} could not be written ({_reason(error)}): what was saved before is intact; {_remedy(error)}'
     )
 
 
@@ -49,93 +49,92 @@ _REMEDIES = {
   'command resumes from it',
   errno.EMFILE: 'too many open files: raise the limit (ulimit -n), and the same command resumes from it',
   errno.ENFILE: 'too many open files on this machine: close some, and the same command resumes from it',
-  errno.ENOMEM: 'memory is short: free some, or use fewer --workers; the same command resumes from it',
-  errno.EISDIR: 'a folder is where a file should be: move it away, and run the same command again',
-  errno.ENOTDIR: 'a file is where a folder should be: move it away, and run the same command again',
-  errno.EEXIST: 'something else is where a folder should be, as a file or a dangling link: move it away, and run the '
-  'same command again',
-  errno.ENOENT: 'its folder is gone, or a link leads nowhere: restore it, and run the same command again',
-  errno.ELOOP: 'a link leads to itself: remove it, and run the same command again',
+  errno.ENOMEM: 'out of memory: free some, or use fewer --workers; the same command resumes from it',
+  errno.EISDIR: 'there is a folder where a file is needed: move it away, and run the same command again',
+  errno.ENOTDIR: 'there is a file where a folder is needed: move it away, and run the same command again',
+  errno.EEXIST: 'there is a file or a dangling link where a folder is needed: move it away, and run the same command '
+  'again',
+  errno.ENOENT: 'its folder was deleted, or a link is dangling: restore it, and run the same command again',
+  errno.ELOOP: 'a link points to itself: remove it, and run the same command again',
   errno.ENAMETOOLONG: 'the path is too long: choose a shorter --workdir or --name',
-  errno.EFBIG: 'it would be larger than a file may be here (ulimit -f shows the limit): raise it, and the same command '
-  'resumes from it',
+  errno.EFBIG: 'the file size limit was reached (ulimit -f): raise it, and the same command resumes from it',
   errno.ENOSYS: 'the file system does not support this: choose a --workdir on another one',
   errno.ENOLCK: 'the file system does not support this: choose a --workdir on another one',
   errno.EOPNOTSUPP: 'the file system does not support this: choose a --workdir on another one',
-  errno.EIO: 'the disk reports an error: check it, or choose another --workdir',
-  errno.ESTALE: 'the network file system has lost it: mount it again, and the same command resumes from it',
+  errno.EIO: 'the disk reported an error: check it, or choose another --workdir',
+  errno.ESTALE: 'the network file system has lost the file: mount it again, and the same command resumes from it',
 }
 
 
 def _reason(error: Exception) -> str:
-  """The words of the system, of whatever error it lies behind."""
+  """The system's message, also if another error wraps it."""
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
   return str(error).partition('\n')[0].rpartition(': ')[2] or type(error).__name__
 
 
 def _remedy(error: BaseException | None) -> str:
-  """What helps, by the error number; orbax and others wrap the error of the system, or keep its words alone."""
-  seen: BaseException | None = error
-  while seen is not None:
-    if isinstance(seen, OSError) and seen.errno in _REMEDIES:
-      return _REMEDIES[seen.errno]
-    seen = seen.__cause__ or seen.__context__
-  if "can't start new thread" in str(error):  # which Python says without a number
+  """The remedy for the error number. Orbax and others wrap the system's error, or keep only its message."""
+  cause: BaseException | None = error
+  while cause is not None:
+    if isinstance(cause, OSError) and cause.errno in _REMEDIES:
+      return _REMEDIES[cause.errno]
+    cause = cause.__cause__ or cause.__context__
+  if "can't start new thread" in str(error):  # Python gives no error number for it
     return _REMEDIES[errno.EAGAIN]
-  told = [remedy for number, remedy in _REMEDIES.items() if os.strerror(number) in str(error)]
-  return told[0] if told else 'see to that, and the same command resumes from it'
+  by_message = [remedy for number, remedy in _REMEDIES.items() if os.strerror(number) in str(error)]
+  return by_message[0] if by_message else 'fix the cause, and the same command resumes from it'
 
 
 def write_atomically(path: Path, *parts) -> Path:
-  """Writes a file whole or not at all, however many processes do so at once.
+  """Writes a file completely or not at all; several processes may write it at the same time.
 
   Args:
-    path: where; its folder is made.
-    *parts: text, bytes, or arrays of them, one after the other.
+    path: of the file; its folder is created.
+    *parts: text, bytes, or arrays of bytes, to be concatenated.
 
   Returns:
     The path.
 
   Raises:
-    OSError: if it cannot be written; nothing is left behind, and a file that was there stays as it was.
+    OSError: if it cannot be written; then nothing is left behind, and an existing file stays unchanged.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = path.with_name(f'.{path.name}.{secrets.token_hex(4)}{UNFINISHED}')
   try:
-    with temporary.open('xb') as file:  # with the permissions of any new file: those that the umask leaves
+    with temporary.open('xb') as file:  # not tempfile, which would make the file private to this user
       for part in parts:
         file.write(part.encode() if isinstance(part, str) else part)
       file.flush()
-      os.fsync(file.fileno())  # or a power failure after the replacement may leave an empty file
+      os.fsync(file.fileno())  # otherwise a power failure after os.replace may leave an empty file
     os.replace(temporary, path)
   except BaseException as error:
-    with contextlib.suppress(OSError):  # it may never have been there
+    with contextlib.suppress(OSError):  # it may not exist
       os.unlink(temporary)
     if isinstance(error, OSError) and error.filename == str(temporary):
-      error.filename = str(path)  # whoever is told of it knows this name
+      error.filename = str(path)  # the name that the user knows
     raise
   return path
 
 
 def clear_unfinished(folder: Path) -> None:
-  """Deletes what writers that were killed have left in a folder; for one who holds its lock."""
+  """Deletes the unfinished files of killed processes in a folder; call it while holding the folder's lock."""
   for path in folder.glob(f'.*{UNFINISHED}'):
     path.unlink()
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> Path:
-  """Writes an object as JSON; a number that is not finite is refused."""
+  """Writes an object as JSON; raises ValueError for a number that is not finite."""
   return write_atomically(path, json.dumps(value, indent=2, allow_nan=False), '\n')
 
 
 def write_sealed(path: Path, value: Mapping[str, Any]) -> Path:
-  """Writes an object as JSON, with a checksum of it that `read_json` compares."""
+  """Writes an object as JSON with its checksum, which `read_json` verifies."""
   return write_json(path, {**value, CHECKSUM: checksum_of(value)})
 
 
 def checksum_of(value: Mapping[str, Any]) -> str:
-  """The sha256 of an object's canonical JSON: keys sorted, as json.dumps separates them."""
+  """The sha256 of an object's canonical JSON: sorted keys, default separators of json.dumps."""
   return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
@@ -144,22 +143,22 @@ def _never(value: Mapping[str, Any]) -> bool:
 
 
 def read_json(
-  path: Path, remedy: str = SMALLEST_REMEDY, sealed: Callable[[Mapping[str, Any]], bool] = _never
+  path: Path, remedy: str = DELETE_REMEDY, sealed: Callable[[Mapping[str, Any]], bool] = _never
 ) -> dict[str, Any] | None:
   """The object in a JSON file; None if there is no such file.
 
   Args:
     path: of the file.
-    remedy: what to do if it is damaged, which ends the message: it should cost no more than what is lost.
-    sealed: whether the object must have a checksum. One that is there is compared anyhow.
+    remedy: what the user can do if the file is damaged; ends the message.
+    sealed: whether the object must have a checksum. An existing checksum is always verified.
 
   Returns:
-    The object, without the checksum if it was written with one.
+    The object without its checksum.
 
   Raises:
-    Damaged: if it holds anything else: no JSON, no object, a key twice, a number that is not finite, or something else
-      than its checksum was taken of.
-    ConfigError: if it cannot be read.
+    Damaged: if it is not JSON or not an object, has a duplicate key or a number that is not finite, or does not match
+      its checksum.
+    ConfigError: if the file cannot be read.
   """
   try:
     content = path.read_bytes()
@@ -170,17 +169,17 @@ def read_json(
   try:
     value = parse_json(content)
     if CHECKSUM not in value and sealed(value):
-      raise ValueError('its checksum is gone')
+      raise ValueError('its checksum is missing')
   except ValueError as error:
     raise Damaged(f'{path} is damaged ({error})', remedy) from None
   return {name: one for name, one in value.items() if name != CHECKSUM}
 
 
 def parse_json(content: bytes | str) -> dict[str, Any]:
-  """The object in a JSON text, its checksum compared if it has one.
+  """The object in a JSON text; its checksum, if it has one, is verified.
 
   Raises:
-    ValueError: if there is none that may be believed; see `read_json`.
+    ValueError: if the text is damaged; see `read_json`.
   """
   try:
     text = content.decode('utf8') if isinstance(content, bytes) else content
@@ -199,16 +198,16 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   value = dict(pairs)
   if len(value) < len(pairs):
     names = [name for name, _ in pairs]
-    raise ValueError(f'{next(name for name in names if names.count(name) > 1)!r} is there twice')
+    raise ValueError(f'{next(name for name in names if names.count(name) > 1)!r} occurs twice')
   return value
 
 
 def _refuse_constant(name: str) -> float:
-  raise ValueError(f'{name} is no JSON')
+  raise ValueError(f'{name} is not JSON')
 
 
 def _finite(text: str) -> float:
   number = float(text)
   if not math.isfinite(number):
-    raise ValueError(f'{text[:40]} is too large a number')
+    raise ValueError(f'the number {text[:40]} is too large')
   return number

@@ -1,4 +1,4 @@
-"""Memory on a CPU: where XLA's programs have it from, what they leave of it, and whether a run can fit it at all."""
+"""Memory on a CPU: how XLA's programs allocate it, returning it to the system, and whether a run can fit."""
 
 import ctypes
 import os
@@ -12,28 +12,28 @@ from training.config import Config, ConfigError
 
 
 def release_freed_memory() -> None:
-  """Gives what compiling has used and freed back to the system: 200 MB, which the heap of a worker would keep."""
-  trim = getattr(ctypes.CDLL(None), 'malloc_trim', None) if sys.platform == 'linux' else None  # glibc has it
+  """Returns memory freed after compilation to the system: 200 MB that the heap would otherwise keep."""
+  trim = getattr(ctypes.CDLL(None), 'malloc_trim', None) if sys.platform == 'linux' else None  # only glibc has it
   if trim is not None:
     trim(0)
 
 
 def disable_async_dispatch() -> None:
-  """Has a CPU's programs run on the thread that calls them, one at a time; to be called before JAX has a backend.
+  """Runs a CPU's programs on the calling thread, one at a time; call it before JAX initialises its backend.
 
-  One that is dispatched while another runs has its buffers already, which is twice the memory. And it has them from a
-  thread of XLA's, whose own heap holds nothing over 64 MB: glibc would map them, fault their pages in and give them
-  back at every step. Elsewhere than on a CPU, and for programs on several devices, this changes nothing.
+  A program that is dispatched while another one runs already has its buffers, which doubles the memory. Moreover a
+  thread of XLA allocates them, whose heap in glibc has no blocks above 64 MB: it would map them, fault in their pages
+  and unmap them at every step. On a GPU or TPU, and for programs on several devices, this changes nothing.
   """
-  jax.config.update('jax_cpu_enable_async_dispatch', False)  # JAX reads no environment variable for it
+  jax.config.update('jax_cpu_enable_async_dispatch', False)  # there is no environment variable for it
 
 
 def check_fits(config: Config, available: int | None = None) -> None:
-  """Raises ConfigError if a step on this machine's CPU cannot fit its memory, whatever is compiled.
+  """Raises ConfigError if a training step on the CPU needs more memory than this machine has.
 
   Args:
     config: of the run.
-    available: bytes; None: what the machine, or the control group of this process, has.
+    available: memory in bytes; None: of the machine, or of the control group of this process.
   """
   have, need = available or memory_of_machine(), least_memory(config)
   if need > have:
@@ -45,19 +45,19 @@ def check_fits(config: Config, available: int | None = None) -> None:
 
 
 def least_memory(config: Config) -> int:
-  """Bytes that a training step holds, at the very least, all in float32.
+  """A lower bound on the bytes that a training step needs, all in float32.
 
-  Parameters, their gradient and the optimizer's averages; of the activations the logits of the part of the batch that
-  is taken at once, and the tokens.
+  It counts the parameters, their gradient, the moments of the optimizer, the tokens and, of the activations, only the
+  logits of one of the `accumulate` parts of the batch.
   """
-  averages = 2 if config.optimizer.name == 'adamw' else 1
-  state = num_parameters(config.model) * (2 + averages)
+  moments = 2 if config.optimizer.name == 'adamw' else 1
+  state = num_parameters(config.model) * (2 + moments)
   tokens = config.run.batch_size * config.data.sequence_length
   return 4 * (state + tokens // config.optimizer.accumulate * config.model.vocab_size + 3 * tokens)
 
 
 def memory_of_machine(groups: Path = Path('/sys/fs/cgroup')) -> int:
-  """Bytes of memory of this machine, or of the container that this process is in, if that has less."""
+  """Bytes of memory of this machine, or of the container of this process, if that has less."""
   found = [os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')]
   for name in ('memory.max', 'memory/memory.limit_in_bytes'):
     path = groups / name

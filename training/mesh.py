@@ -1,7 +1,7 @@
-"""The devices of a run: a mesh with the axes `data` and `fsdp`, and what lies where on it.
+"""The devices of a run: a mesh with the axes `data` and `fsdp`, and the sharding of arrays over it.
 
-A batch is split over both axes. Parameters and optimizer state are split over `fsdp`, and a layer's are gathered where
-it computes (Rajbhandari et al. 2020, stage 3; Zhao et al. 2023).
+A batch is split over both axes. Parameters and optimizer state are split over `fsdp`; the parameters of a layer are
+gathered when it runs (Rajbhandari et al. 2020, stage 3; Zhao et al. 2023).
 """
 
 import functools
@@ -18,24 +18,24 @@ AXES = ('data', 'fsdp')
 
 
 def mesh_shape(config: Config, devices: int, processes: int = 1) -> tuple[int, int]:
-  """The sizes of `data` and `fsdp`.
+  """The sizes of the axes `data` and `fsdp`.
 
   Args:
-    config: mesh, batch size and accumulation.
-    devices: there are, in all processes. A single process may leave some idle.
-    processes: that train the run together.
+    config: of the run; read are its mesh, batch size and accumulation.
+    devices: number of devices in all processes. A single process may leave some idle.
+    processes: number of processes that train the run together.
 
   Raises:
     ConfigError: if the mesh does not match the devices, or the batch does not divide over them.
   """
   mesh, accumulate = config.mesh, config.optimizer.accumulate
-  there = f'the {f"{devices} devices" if devices > 1 else "one device"} that this run has'
+  available = f'the {f"{devices} devices" if devices > 1 else "one device"} of this run'
   if mesh.data == -1 and devices % mesh.fsdp:
-    raise ConfigError(f'mesh.fsdp={mesh.fsdp} does not divide {there}')
+    raise ConfigError(f'mesh.fsdp={mesh.fsdp} does not divide {available}')
   if mesh.required_devices > devices or (processes > 1 and mesh.data != -1 and mesh.required_devices != devices):
     raise ConfigError(
-      f'mesh.data={mesh.data} and mesh.fsdp={mesh.fsdp} make {mesh.required_devices} devices, which is not {there}: '
-      'mesh.data=-1 takes what is there'
+      f'mesh.data={mesh.data} and mesh.fsdp={mesh.fsdp} need {mesh.required_devices} devices, not {available}: '
+      'mesh.data=-1 uses all of them'
     )
   data = devices // mesh.fsdp if mesh.data == -1 else mesh.data
   parts = data * mesh.fsdp
@@ -55,28 +55,28 @@ def make_mesh(config: Config) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """Whole on every device."""
+  """A copy on every device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def by_row(mesh: Mesh) -> NamedSharding:
-  """The first axis of an array, that of the batch, split over all devices."""
+  """The first axis of an array, the batch, split over all devices."""
   return NamedSharding(mesh, PartitionSpec(AXES))
 
 
 def by_rule(mesh: Mesh, tree: Any) -> Any:
-  """The sharding of every leaf of a state, or of a part of it: see `partition`."""
+  """The sharding of every leaf of a state, or of its parameters: see `partition`."""
   parts = mesh.shape['fsdp']
   return jax.tree.map_with_path(lambda path, leaf: NamedSharding(mesh, partition(path, leaf.shape, parts)), tree)
 
 
 def partition(path, shape: tuple[int, ...], parts: int) -> PartitionSpec:
-  """Matrices are split along their largest dimension that divides, never the layer axis; vectors are on every device.
+  """Splits a matrix along its largest divisible dimension, except the layer axis; replicates a vector.
 
   Args:
     path: of the leaf.
     shape: of the leaf.
-    parts: of the axis `fsdp`.
+    parts: size of the axis `fsdp`.
   """
   first = int(is_stacked(path))
   dividing = [axis for axis in range(first, len(shape)) if shape[axis] % parts == 0]
@@ -87,7 +87,7 @@ def partition(path, shape: tuple[int, ...], parts: int) -> PartitionSpec:
 
 
 def own_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-  """Which rows of a global batch lie on the devices of this process."""
+  """The rows of a global batch that are on the devices of this process."""
   slices = by_row(mesh).addressable_devices_indices_map((batch_size,)).values()
   return np.unique(np.concatenate([np.arange(batch_size)[rows] for rows in slices]))
 

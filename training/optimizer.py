@@ -1,6 +1,6 @@
-"""From gradients to updates: clip, a direction by name, decoupled weight decay, a learning rate schedule.
+"""From gradients to updates: clipping, a named optimizer, decoupled weight decay, a learning rate schedule.
 
-And from parameters to their moving average.
+Also the moving average of the parameters.
 """
 
 import math
@@ -15,11 +15,11 @@ from optax import contrib
 from training.config import OptimizerConfig
 from training.parameter_tree import is_kernel, is_stacked
 
-MUON_RMS = 0.2  # makes a Muon update as large as AdamW's, so that learning rates carry over (Liu et al. 2025, eq. 4)
+MUON_RMS = 0.2  # scales a Muon update to the size of AdamW's, so that learning rates transfer (Liu et al. 2025, eq. 4)
 
 
 def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-  """The learning rate of each update: a linear rise over warmup_steps, then the named schedule to the last step."""
+  """The learning rate of each update: a linear increase over warmup_steps, then the named schedule to the last step."""
   peak, rest = config.learning_rate, max(1, steps - config.warmup_steps)
   after = {
     'cosine': lambda: optax.cosine_decay_schedule(peak, rest, config.final_fraction),
@@ -29,14 +29,14 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
   }[config.schedule]()
   warmup = optax.linear_schedule(0.0, peak, config.warmup_steps)
 
-  def schedule(count):  # update 1 already moves, and the last one of the warm-up is at the peak
+  def schedule(count):  # the first update is not 0, and the last one of the warm-up is at the peak
     return jnp.where(count < config.warmup_steps, warmup(count + 1), after(count - config.warmup_steps))
 
   return schedule
 
 
 def _stable_then_decay(config: OptimizerConfig, rest: int, decay: int) -> optax.Schedule:
-  """The peak, then in the last `decay` of `rest` updates down as 1 - sqrt (Hägele et al. 2024, section 3)."""
+  """Constant at the peak, then 1 - sqrt decay in the last `decay` of `rest` updates (Hägele et al. 2024, section 3)."""
 
   def schedule(count):
     done = jnp.clip((count - (rest - decay)) / decay, 0, 1)
@@ -46,16 +46,19 @@ def _stable_then_decay(config: OptimizerConfig, rest: int, decay: int) -> optax.
 
 
 def updates_in_common(config: OptimizerConfig, steps: int) -> int:
-  """How many updates of a run of this many steps have the learning rates that any longer run has, from the first on."""
-  until = {'constant': steps, 'wsd': steps - config.decay_steps(steps) + 1}  # the first that decays is at the peak yet
+  """The number of first updates of a run of `steps` steps whose learning rates equal those of any longer run."""
+  until = {
+    'constant': steps,
+    'wsd': steps - config.decay_steps(steps) + 1,
+  }  # the first one is still at the peak
   return min(steps, until.get(config.schedule, config.warmup_steps + 1))
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-  """The whole chain. Its input is the gradient, its output what is added to the parameters.
+  """The optimizer as one optax chain; its output is added to the parameters.
 
   AdamW: Loshchilov & Hutter 2019. Lion: Chen et al. 2023. Muon: Jordan et al. 2024, on the kernels of the blocks,
-  each layer alone; everything else follows AdamW. SGD has momentum beta1.
+  each layer separately, with AdamW for all other parameters. SGD has momentum beta1.
   """
   direction = {
     'adamw': lambda: optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
@@ -72,15 +75,15 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
 
 
 def make_average(config: OptimizerConfig) -> Callable[[Any, Any, jax.Array], Any]:
-  """(average, params, updates made before) -> the moving average of the parameters, with those after one more update.
+  """A function (average, params, updates before) -> the moving average that includes these params.
 
-  After t updates it is sum_k d^(t - k) params_k over sum_k d^(t - k), k = 1 to t, with d = config.ema: the average of
-  Polyak & Juditsky 1992 with a memory of 1 / (1 - d) updates, and until there are so many, of all there were. What it
-  starts from has no part in it.
+  After t updates it is sum_k d^(t - k) params_k / sum_k d^(t - k), k = 1 to t, with d = config.ema: the average of
+  Polyak & Juditsky 1992 over about the last 1 / (1 - d) updates, or over all of them while they are fewer. The initial
+  average has no weight in it.
   """
 
   def average(before, params, updates):
-    # The newest one's share, (1 - d) / (1 - d^t); as it is written, 1 - d^t does not cancel where d is near 1.
+    # The weight of the newest params, (1 - d) / (1 - d^t); expm1 avoids the cancellation in 1 - d^t for d near 1.
     share = (1 - config.ema) / -jnp.expm1((updates + 1) * math.log(config.ema))
     return jax.tree.map(lambda mean, new: mean + share * (new - mean), before, params)
 
@@ -88,7 +91,7 @@ def make_average(config: OptimizerConfig) -> Callable[[Any, Any, jax.Array], Any
 
 
 def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
-  """Orthogonalised momentum for hidden kernels, (layer, in, out) with the layer as a batch axis; Adam for the rest."""
+  """Muon for the kernels of the blocks, (layer, in, out) with the layer as a batch axis; Adam for other parameters."""
 
   def dimensions(params):
     return jax.tree.map(lambda _: contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2), params)
@@ -110,10 +113,10 @@ def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def decayed(params):
-  """Which parameters decay: the kernels. The shapes would not tell, since those of the blocks are stacked."""
+  """The parameters with weight decay: the kernels, by name, since stacking by layer adds an axis to every shape."""
   return jax.tree.map_with_path(lambda path, _: is_kernel(path), params)
 
 
 def hidden_kernels(params):
-  """Which parameters are kernels of the blocks."""
+  """The kernels of the blocks, as a tree of booleans."""
   return jax.tree.map_with_path(lambda path, _: is_stacked(path) and is_kernel(path), params)

@@ -52,7 +52,7 @@ def test_whatever_is_damaged_is_named_and_the_one_before_it_is_restored(tmp_path
         with Checkpoints(folder, keep=2) as checkpoints:
           found = checkpoints.restore(shapes_of(states[6]), lambda about: None)
         assert_same(found.state, states[3])
-        assert found.notes == [f'checkpoint 6 is damaged: {folder / file} has changed: went on from step 3']
+        assert found.notes == [f'checkpoint 6 is damaged: {folder / file} has changed: resumes from step 3']
         assert steps_in(folder) == [3]
       shutil.rmtree(folder)
   assert tried >= 55
@@ -70,7 +70,7 @@ def test_where_none_is_whole_nothing_is_thrown_away(tmp_path):
       checkpoints.restore(shapes_of(state_of()), lambda about: None)
   assert str(error.value) == (
     f'checkpoint 6 is damaged: {folder}/6/state/_METADATA has changed; checkpoint 3 is damaged: '
-    f'{folder}/3/manifest.json has changed: none is whole; restore what has changed, or move '
+    f'{folder}/3/manifest.json has changed: none is intact; restore the files, or move '
     f'{tmp_path} away to train this run again'
   )
   assert steps_in(folder) == [6, 3]
@@ -87,5 +87,5 @@ def test_values_that_changed_before_they_were_written_are_not_loaded(tmp_path, m
   monkeypatch.setattr(ocp, 'save_checkpointables_async', lambda path, _: save(path, {'state': wrong}))
   with Checkpoints(tmp_path, keep=1) as checkpoints:
     checkpoints.save(state, ABOUT)
-  with pytest.raises(Damaged, match=r"1: \.params\['head'\]\['kernel'\] is not what was saved"):
+  with pytest.raises(Damaged, match=r"1: \.params\['head'\]\['kernel'\] has changed since it was saved"):
     load(tmp_path / '1', shapes_of(state))

@@ -87,13 +87,13 @@ def test_a_log_that_changed_is_made_again_from_a_checkpoint_before(finished, tmp
   assert not run_directory.is_finished(run, CONFIG)
   if line == 3:
     before = what_is_whole(run)
-    with pytest.raises(ConfigError, match=r'none is whole; restore what has changed, or move .*seed_0 away to train'):
+    with pytest.raises(ConfigError, match=r'none is intact; restore the files, or move .*seed_0 away to train'):
       train(run)
     assert what_is_whole(run) == before
   else:
     assert train(run, report=notes.append)['resumed_at'] == 36
     assert_same_run(run, finished[0])
-    assert 'metrics.jsonl is damaged (it is not what it was when the run ended)' in next(
+    assert 'metrics.jsonl is damaged (it has changed since the run ended)' in next(
       report['note'] for report in notes if 'note' in report
     )
     assert rows_of(run) == rows_of(finished[0])
@@ -153,7 +153,7 @@ def test_the_text_that_a_run_was_begun_on_is_known_by_its_result(finished, tmp_p
   shutil.copytree(finished[0], run)
   (run / 'environment.json').write_text('{"data_checksum": "another"}')
   run_directory.check_data(run, finished[1]['data_checksum'])
-  with pytest.raises(ConfigError, match='was trained on other text'):
+  with pytest.raises(ConfigError, match='was trained on another text'):
     run_directory.check_data(run, 'another')
 
 

@@ -123,7 +123,7 @@ def test_a_damaged_file_is_named_with_the_way_out(tmp_path, content, message):
   (tmp_path / 'a.json').write_bytes(content)
   with pytest.raises(ConfigError, match=message) as error:
     files.read_json(tmp_path / 'a.json')
-  assert str(error.value).endswith('): delete this file alone, and run the same command again')
+  assert str(error.value).endswith('): delete only this file, and run the same command again')
   assert '\n' not in str(error.value)
 
 
@@ -141,12 +141,12 @@ CAUSES = {
   errno.EAGAIN: 'a limit on processes or threads was reached (ulimit -u)',
   errno.EACCES: 'give this user write permission there, or choose another --workdir',
   errno.EROFS: 'the file system is read-only',
-  errno.EISDIR: 'a folder is where a file should be',
+  errno.EISDIR: 'there is a folder where a file is needed',
   errno.EMFILE: 'too many open files',
   errno.EFBIG: 'ulimit -f',
-  errno.EIO: 'the disk reports an error',
+  errno.EIO: 'the disk reported an error',
   errno.ENOLCK: 'the file system does not support this',
-  errno.EBADF: 'see to that, and the same command resumes from it',
+  errno.EBADF: 'fix the cause, and the same command resumes from it',
 }
 
 
@@ -178,7 +178,7 @@ def failure_of(path) -> str:
 def test_what_stands_in_the_way_is_named(tmp_path):
   (tmp_path / 'lock').mkdir()
   assert f'{tmp_path}/lock' in failure_of(tmp_path / 'lock')
-  assert 'a folder is where a file should be' in failure_of(tmp_path / 'lock')
+  assert 'there is a folder where a file is needed' in failure_of(tmp_path / 'lock')
   (tmp_path / 'gone').symlink_to(tmp_path / 'nowhere')
   assert 'dangling link' in failure_of(tmp_path / 'gone' / 'file')
   (tmp_path / 'loop').symlink_to(tmp_path / 'loop')
@@ -198,7 +198,7 @@ def test_what_is_sealed_cannot_change_unseen(tmp_path):
     files.read_json(path, 'count it again')
   files.write_json(path, {'unigram': 4.43})
   assert files.read_json(path) == {'unigram': 4.43}  # of an older version
-  with pytest.raises(files.Damaged, match='its checksum is gone'):
+  with pytest.raises(files.Damaged, match='its checksum is missing'):
     files.read_json(path, sealed=lambda value: True)
 
 

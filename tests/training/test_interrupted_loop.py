@@ -129,7 +129,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_pa
   reports: list[dict] = []
   assert train(tmp_path, report=reports.append)['resumed_at'] == 24
   assert [report['note'] for report in reports if 'note' in report] == [
-    f'checkpoint 36 is damaged: {largest} has changed: went on from step 24'
+    f'checkpoint 36 is damaged: {largest} has changed: resumes from step 24'
   ]
   assert_same_run(tmp_path, finished[0])
 
@@ -140,7 +140,7 @@ def test_where_no_checkpoint_is_whole_a_run_stops_and_touches_nothing(tmp_path):
   for step in (24, 36):
     flip(tmp_path / 'checkpoints' / str(step) / 'state' / '_METADATA')
   before = content_of(tmp_path)
-  with pytest.raises(ConfigError, match=rf'none is whole; restore what has changed, or move {tmp_path} away to train'):
+  with pytest.raises(ConfigError, match=rf'none is intact; restore the files, or move {tmp_path} away to train'):
     train(tmp_path)
   assert {path: content for path, content in content_of(tmp_path).items() if 'lock' not in path} == {
     path: content for path, content in before.items() if 'lock' not in path
@@ -160,7 +160,7 @@ def test_a_log_that_was_damaged_is_made_again_from_a_checkpoint_before(finished,
     assert train(tmp_path)['resumed_at'] == 24
     assert_same_run(tmp_path, finished[0])
   else:
-    with pytest.raises(ConfigError, match=r'metrics\.jsonl has changed in its first \d+ bytes: none is whole'):
+    with pytest.raises(ConfigError, match=r'metrics\.jsonl has changed in its first \d+ bytes: none is intact'):
       train(tmp_path)
 
 
@@ -243,7 +243,7 @@ def test_elsewhere_it_goes_on_with_a_note(finished, tmp_path):
   reports: list[dict] = []
   train(tmp_path, report=reports.append)
   (note,) = (report['note'] for report in reports if 'note' in report)
-  assert 'its numbers may differ (layout: 8 tpu device(s), 96 core(s), is' in note
+  assert 'its numbers may differ (layout was 8 tpu device(s), 96 core(s), is' in note
   assert_same_run(tmp_path, finished[0])
 
 
@@ -266,6 +266,6 @@ def test_data_that_do_not_fit_are_refused_before_anything_is_written(tmp_path):
 
 def test_a_file_in_the_way_is_named(tmp_path):
   (tmp_path / 'runs').write_text('mine')
-  with pytest.raises(ConfigError, match=rf'^{tmp_path}/runs is a file, and a folder is needed there'):
+  with pytest.raises(ConfigError, match=rf'^{tmp_path}/runs is a file, where a folder is needed'):
     train(tmp_path / 'runs' / 'seed_0')
   assert (tmp_path / 'runs').read_text() == 'mine'

@@ -12,15 +12,15 @@ from training.paths import check_output, is_one_line, parse_path, printable
 @pytest.mark.parametrize(
   ('text', 'message'),
   [
-    ('~nosuchuser/runs', '--workdir=~nosuchuser/runs: there is no such user'),
-    ('a\nb', r'--workdir=a\\nb: its name is not UTF-8, or has a line break'),
+    ('~nosuchuser/runs', '--workdir=~nosuchuser/runs: no such user'),
+    ('a\nb', r'--workdir=a\\nb: its name is not UTF-8, or contains a line break'),
     ('a\tb', r'--workdir=a\\tb: its name'),
     ('a\x00b', r'--workdir=a\\x00b: its name'),
     ('a\u2028b', r'--workdir=a\\u2028b: its name'),
     ('a\udcff', r'--workdir=a\\udcff: its name'),
     ('a' * 300, 'File name too long'),
-    ('dangling/x', 'dangling is a link to what is not there'),
-    ('loop', 'loop is a link to what is not there'),
+    ('dangling/x', 'dangling is a dangling link'),
+    ('loop', 'loop is a dangling link'),
   ],
 )
 def test_what_can_be_no_path_is_one_line(tmp_path, monkeypatch, text, message):
@@ -64,10 +64,10 @@ def test_a_place_that_cannot_be_written_to(tmp_path, monkeypatch):
   check_output(tmp_path / 'a/b/c', '--out')
   assert list(tmp_path.iterdir()) == []
   (tmp_path / 'file').touch()
-  with pytest.raises(ConfigError, match='file is a file, and a folder is needed there'):
+  with pytest.raises(ConfigError, match='file is a file, where a folder is needed'):
     check_output(tmp_path / 'file/b', '--out')
   monkeypatch.setattr(os, 'access', lambda path, mode: False)  # a user other than root, or a read-only file system
-  with pytest.raises(ConfigError, match='cannot be written to: give another folder'):
+  with pytest.raises(ConfigError, match='is not writable: choose another folder'):
     check_output(tmp_path / 'a', '--out')
 
 

@@ -99,10 +99,10 @@ def test_a_damaged_log_is_as_bad_as_a_damaged_checkpoint(run):
   state, _, resumed_at, notes = start(run)
   assert (resumed_at, int(state.step)) == (24, 24)
   assert notes == [
-    f'checkpoint 36 is damaged: {path} has changed in its first {path.stat().st_size} bytes: went on from step 24'
+    f'checkpoint 36 is damaged: {path} has changed in its first {path.stat().st_size} bytes: resumes from step 24'
   ]
   path.unlink()
-  with pytest.raises(ConfigError, match='none is whole'):
+  with pytest.raises(ConfigError, match='none is intact'):
     check_start(run, CONFIG, DATA.checksum)
 
 
@@ -205,7 +205,7 @@ def test_a_start_whose_checkpoints_are_another_runs_is_refused(run, tmp_path):
   """Somebody has changed its config since."""
   wide = {'model.d_model': 16}
   (run / 'config.json').write_text(json.dumps(CONFIG.replace(wide).to_flat()))
-  with pytest.raises(ConfigError, match=r'checkpoints beside it \(model\.d_model is 8 there, 16 here\)'):
+  with pytest.raises(ConfigError, match=r'not that of its checkpoints \(model\.d_model is 8 there, 16 here\)'):
     start(tmp_path / 'new', from_run(run, **wide))
 
 

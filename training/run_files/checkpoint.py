@@ -1,4 +1,4 @@
-"""Checkpoints of the training state. The only module that imports orbax."""
+"""Checkpoints of the training state. The only module that imports Orbax."""
 
 import shutil
 import threading
@@ -19,23 +19,23 @@ from training.digests import Damaged, array_checksums, read_manifest, write_mani
 from training.files import SaveFailed
 from training.state import State
 
-# Folders are made before a save goes on in the background: where one cannot be made, orbax's threads would wait for it
-# for 20 minutes, and the process could not end.
+# Folders are created before a save continues in the background: otherwise, if one cannot be created, Orbax's threads
+# wait for it for 20 minutes, and the process cannot exit.
 _CONTEXT = ocp.Context()
 _CONTEXT.asynchronous.create_directories_asynchronously = False
-# The lock of the run keeps others off its checkpoints; tensorstore's own would need a file system that has locks.
+# The lock of the run protects its checkpoints; TensorStore's own locks would need a file system with locks.
 for _defaults in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
   _defaults['file_io_locking'] = {'mode': 'none'}
 ANNOUNCE_AFTER = 30.0  # seconds of waiting for a save
-SAVE_WITHIN = 3600.0  # seconds, after which a save counts as failed: orbax's threads may never come back
-WRITERS_WITHIN = 60.0  # seconds for the other threads of a save that failed
-_UNFINISHED = '.saving'  # ends the name of a folder until it is whole, its manifest with it
+SAVE_WITHIN = 3600.0  # seconds until a save counts as failed: Orbax's threads may hang
+WRITERS_WITHIN = 60.0  # seconds to wait for the other threads of a failed save
+_UNFINISHED = '.saving'  # suffix of a folder until everything, including its manifest, is written
 
-About = Mapping[str, Any]  # what a checkpoint says of itself: JSON
+About = Mapping[str, Any]  # the JSON that a run stores with a checkpoint; see training/resume.py
 
 
 class Restored(NamedTuple):
-  """A state, what its checkpoint says of itself, and a line for each newer checkpoint that was not whole."""
+  """A state, the JSON stored with it, and a note for each newer checkpoint that was damaged."""
 
   state: State
   about: About
@@ -43,25 +43,25 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-  """The checkpoints of one run, by step. A context manager: leaving it waits for the last save, and fails with it.
+  """The checkpoints of one run, by step. A context manager: its exit waits for the last save, and raises its error.
 
-  A folder under the name of its step is whole, or has been damaged since: it is renamed when all is written. Its
-  manifest holds the sha256 of every file, the checksum of every array, and what the run says of itself. Where several
-  processes train the run, each writes and reads its own part of the arrays, and the first one does the rest.
+  A folder is renamed to its step when everything is written: one with such a name is complete, though it may have been
+  damaged since. Its manifest holds the sha256 of every file, the checksum of every array, and JSON from the run. If
+  several processes train the run, each writes and reads its part of the arrays; the first one does everything else.
   """
 
   def __init__(self, directory: Path, keep: int, check: Callable[[], None] = lambda: None):
-    """Opens the directory, and creates it.
+    """Creates the directory if necessary, and deletes unfinished checkpoints in it.
 
     Args:
       directory: of the checkpoints.
-      keep: how many to keep; older ones are deleted.
-      check: raises what a save must not be begun, or completed, for.
+      keep: number of checkpoints to keep; older ones are deleted.
+      check: called before a save is started and completed; raises if it must not be.
     """
-    self._directory, self._keep, self._check = directory.absolute(), keep, check  # orbax takes no other
+    self._directory, self._keep, self._check = directory.absolute(), keep, check  # Orbax requires absolute paths
     self._directory.mkdir(parents=True, exist_ok=True)
     if jax.process_index() == 0:
-      for unfinished in self._directory.glob(f'*{_UNFINISHED}*'):  # a save that was killed
+      for unfinished in self._directory.glob(f'*{_UNFINISHED}*'):  # of a killed process
         shutil.rmtree(unfinished)
     self._saved = set(steps_in(self._directory))
     self._thread = ThreadPoolExecutor(1)
@@ -74,10 +74,10 @@ class Checkpoints:
     try:
       self.wait()
     finally:
-      self._thread.shutdown(wait=False)  # it has nothing left to do, or hangs
+      self._thread.shutdown(wait=False)  # the thread is idle, or hangs
 
   def save(self, state: State, about: About) -> None:
-    """Starts writing the state, under its step; returns when the device's memory may be used again.
+    """Starts writing the state under its step; returns when its arrays may be donated.
 
     Raises:
       SaveFailed: if this save cannot start, or the one before it failed.
@@ -85,21 +85,21 @@ class Checkpoints:
     self.wait()
     self._check()
     step = int(state.step)
-    if step in self._saved:  # as this process knows; what is in the folder is the first process's to change
+    if step in self._saved:  # not looked up in the folder, which the first process may be changing
       return
     arrays = {name: int(value) for name, value in jax.device_get(array_checksums(state)).items()}
     unfinished = self._directory / f'{step}{_UNFINISHED}'
     try:
       with _CONTEXT:
         response = ocp.save_checkpointables_async(unfinished, {'state': state})
-    except Exception as error:  # whatever orbax may raise
+    except Exception as error:  # Orbax may raise anything
       _wait_for_writers()
       raise SaveFailed(self._directory / str(step), error) from error
     self._saved.add(step)
     self._pending = self._thread.submit(self._finish, response, step, {'arrays': arrays, 'about': about})
 
   def wait(self) -> None:
-    """Waits for the save under way; raises SaveFailed if it did."""
+    """Waits for the current save; raises SaveFailed if it failed."""
     if self._pending is not None:
       pending, self._pending = self._pending, None
       if not wait_for([pending], ANNOUNCE_AFTER).done:
@@ -109,16 +109,16 @@ class Checkpoints:
       pending.result()
 
   def restore(self, like: State, check: Callable[[About], None]) -> Restored | None:
-    """The newest state that is whole; newer ones that are not are deleted then. None where there is no checkpoint.
+    """The newest intact state; deletes newer, damaged ones. None if there is no checkpoint.
 
     Args:
-      like: gives the structure, shapes, types and shardings (arrays or jax.ShapeDtypeStruct; one without a sharding
-        goes to one device), which need not be those it was saved with.
-      check: is told what a checkpoint says of itself, before it is loaded; raises Damaged if it is of no use, or
-        whatever refuses it.
+      like: arrays or jax.ShapeDtypeStructs with the structure, shapes, types and shardings of the state. The shardings
+        may differ from those at the save; a leaf without one is placed on one device.
+      check: called with the JSON stored with a checkpoint, before it is loaded; raises Damaged to skip the checkpoint,
+        or another error to refuse it.
 
     Raises:
-      ConfigError: if there are checkpoints, and none is whole.
+      ConfigError: if there are checkpoints, and all are damaged.
     """
     found = newest_intact(self._directory, lambda path: load(path, like, check))
     if found is None:
@@ -128,7 +128,7 @@ class Checkpoints:
       self._saved.remove(damaged)
       if jax.process_index() == 0:
         shutil.rmtree(self._directory / str(damaged))
-    return Restored(state, manifest['about'], [f'{note}: went on from step {state.step}' for note in notes])
+    return Restored(state, manifest['about'], [f'{note}: resumes from step {state.step}' for note in notes])
 
   def _finish(self, response: Any, step: int, manifest: Mapping[str, Any]) -> None:
     unfinished = self._directory / f'{step}{_UNFINISHED}'
@@ -147,33 +147,36 @@ class Checkpoints:
 
 
 def _wait_for_writers() -> None:
-  """Waits for the threads of a save that failed: orbax leaves it with the first, and the others write on.
+  """Waits for the threads of a failed save: Orbax returns at the first error, while other threads still write.
 
-  Whoever goes on with the run in this process would find their files in the folder it clears and uses again.
+  Otherwise their files could appear in the folder after it is cleared for the next save in this process.
   """
   end = time.monotonic() + WRITERS_WITHIN
   writers = [thread for thread in threading.enumerate() if type(thread).__module__.startswith('orbax.')]
   for thread in writers:
-    threading.Thread.join(thread, max(0.0, end - time.monotonic()))  # its own join raises its own error again
+    threading.Thread.join(thread, max(0.0, end - time.monotonic()))  # its own `join` would raise its error again
   if any(thread.is_alive() for thread in writers):
-    logging.warning('threads of a save that failed are still at work after %.0f s', WRITERS_WITHIN)
+    logging.warning('threads of a failed save are still running after %.0f s', WRITERS_WITHIN)
 
 
 def steps_in(directory: Path) -> list[int]:
-  """The steps of the checkpoints in a folder, the newest first."""
+  """The steps of the checkpoints in a folder, newest first."""
   names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
   return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
 def newest_intact(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]] | None:
-  """What `read` gives for the newest checkpoint that is whole, and a line for each newer one; None if there is none.
+  """Reads the newest intact checkpoint.
 
   Args:
     directory: of the checkpoints.
-    read: is given the folder of one; raises Damaged if it is not whole.
+    read: called with the folder of a checkpoint; raises Damaged if it is damaged.
+
+  Returns:
+    The value of `read`, and a note for each newer checkpoint, which is damaged; None if there is no checkpoint.
 
   Raises:
-    ConfigError: if there are checkpoints, and none is whole.
+    ConfigError: if there are checkpoints, and all are damaged.
   """
   notes: list[str] = []
   for step in steps_in(directory):
@@ -183,33 +186,32 @@ def newest_intact(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, li
       notes.append(f'checkpoint {step} is damaged: {error}')
   if notes:
     raise ConfigError(
-      f'{"; ".join(notes)}: none is whole; restore what has changed, or move '
-      f'{directory.parent} away to train this run again'
+      f'{"; ".join(notes)}: none is intact; restore the files, or move {directory.parent} away to train this run again'
     )
   return None
 
 
 def load(path: Path, like: State, check: Callable[[About], None] = lambda about: None) -> tuple[State, dict[str, Any]]:
-  """The state of one checkpoint, each file and array compared with its checksum, and its manifest.
+  """The state of one checkpoint, and its manifest; the checksums of each file and array are verified.
 
   Args:
     path: its folder.
     like: see `Checkpoints.restore`.
-    check: likewise.
+    check: see `Checkpoints.restore`.
 
   Raises:
-    Damaged: if something is not what was written; the message names it.
+    Damaged: if a file or an array has changed, naming it.
   """
-  path = path.absolute()  # orbax takes no other
+  path = path.absolute()  # Orbax requires it
   manifest = read_manifest(path)
   check(manifest['about'])
-  alone = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   shapes = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or alone), like
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or one_device), like
   )
   with _CONTEXT:
     state = ocp.load_checkpointables(path, {'state': shapes})['state']
   for name, value in jax.device_get(array_checksums(state)).items():
     if manifest['arrays'].get(name) != value:
-      raise Damaged(f'{path}: {name} is not what was saved')
+      raise Damaged(f'{path}: {name} has changed since it was saved')
   return state, manifest

@@ -1,8 +1,8 @@
 """Lock files with a heartbeat, for file systems without `flock`.
 
-What is guaranteed: of processes on one machine, a lock file admits one, and frees at once when that one is dead. Of
-processes on several machines it admits one as long as its heartbeat reaches the file system at least every EXPIRY
-seconds; a process that was suspended for longer finds out before it saves (`LockFile.is_ours`).
+Guarantees: of processes on one machine, one holds a lock file, and the lock is free at once when that process dies.
+Of processes on several machines, one holds it as long as its heartbeat reaches the file system at least every EXPIRY
+seconds; a process that was suspended for longer notices before it saves (`LockFile.is_ours`).
 """
 
 import contextlib
@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HEARTBEAT = 15.0  # seconds between two signs of life
-EXPIRY = 300.0  # seconds without one, after which another machine may take the lock
-ATTEMPTS = 3  # at creating the file; each but the last is followed by the removal of a stale one
+HEARTBEAT = 15.0  # seconds between heartbeats
+EXPIRY = 300.0  # seconds without a heartbeat after which another machine may take the lock
+ATTEMPTS = 3  # to create the file, each after removing a stale one
 
 
 class LockFile(NamedTuple):
-  """A lock file that this process created, and the token it wrote there."""
+  """A lock file that this process created, and the token it wrote to it."""
 
   path: Path
   token: str
@@ -34,7 +34,7 @@ class LockFile(NamedTuple):
 
 
 def acquire(path: Path) -> LockFile | None:
-  """Creates the lock file; None if a live process holds it. A stale one is replaced.
+  """Creates the lock file, replacing a stale one; None if a live process holds it.
 
   Raises:
     OSError: if the file cannot be created.
@@ -70,13 +70,13 @@ def holder(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def beating(locks: Sequence[LockFile]) -> Iterator[None]:
-  """Gives signs of life through the files, from a thread, and releases them at the end."""
+  """Updates the lock files from a thread, as heartbeats, and releases them at the end."""
   done = threading.Event()
 
   def beat() -> None:
     while not done.wait(HEARTBEAT):
       for lock in locks:
-        with contextlib.suppress(OSError):  # a file server may be away for a while; is_ours tells if it was too long
+        with contextlib.suppress(OSError):  # a file server may be down for a while; is_ours notices if it was too long
           if lock.is_ours():
             os.utime(lock.path)
 
@@ -91,7 +91,7 @@ def beating(locks: Sequence[LockFile]) -> Iterator[None]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-  """What the file says of its owner: None if there is no file, {} as long as its owner has not finished writing it."""
+  """The owner of a lock file; None if there is no file, {} while its owner is still writing it."""
   try:
     owner = json.loads(path.read_text('utf8'))
   except (FileNotFoundError, NotADirectoryError):
@@ -111,20 +111,20 @@ def _is_live(path: Path, owner: dict[str, Any] | None, now: float) -> bool:
 
 
 def _remove(path: Path, stale: dict[str, Any] | None) -> None:
-  """Removes a stale lock file, and no other that has taken its place since it was read."""
+  """Removes a stale lock file, unless another one has replaced it since it was read."""
   aside = path.with_name(f'.{path.name}.{secrets.token_hex(8)}.unfinished')
   try:
     path.rename(aside)
   except FileNotFoundError:
-    return  # somebody else has removed it
+    return  # another process has removed it
   if _read(aside) != stale:
-    with contextlib.suppress(OSError):  # it was taken over in this moment: its new owner has it back
+    with contextlib.suppress(OSError):  # another process took it over meanwhile: restore its file
       os.link(aside, path)
   aside.unlink(missing_ok=True)
 
 
 def _clock_of(folder: Path) -> float:
-  """The time by the clock that stamps files there, which on a file server is not this machine's."""
+  """The current time by the clock of the folder's file system, which a file server sets."""
   probe = folder / f'.clock.{secrets.token_hex(8)}.unfinished'
   try:
     probe.touch()
@@ -135,7 +135,7 @@ def _clock_of(folder: Path) -> float:
 
 @functools.cache
 def _machine() -> str:
-  """What processes that see each other's ids have in common: host, boot, and namespace of process ids."""
+  """Identifies the processes that see each other's ids: host, boot, and namespace of process ids."""
   try:
     boot, namespace = Path('/proc/sys/kernel/random/boot_id').read_text().strip(), os.readlink('/proc/self/ns/pid')
   except OSError:  # not Linux
@@ -144,9 +144,9 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-  """When a process started, which tells it from a later one of the same id; '' where this cannot be known.
+  """When a process started, which distinguishes it from a later one with the same id; '' if that is not known.
 
-  None if it does not exist, or is a zombie.
+  None if the process does not exist or is a zombie.
   """
   try:
     fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()

@@ -1,8 +1,8 @@
-"""Locks: a run is claimed by one command and trained by one process at a time, and a report written by one command.
+"""Locks: at a time, one command claims a run, one process trains it, and one command writes a report.
 
-A lock is `flock`'s, or `fcntl`'s, where the file system has them: it ends with its process, whatever ended that, on
-every machine that sees the locks of the others. Where there are none (Lustre without -o flock, some NFS and FUSE
-mounts) a warning says so, and lock files stand in: training/run_files/lock_files.py says what they guarantee.
+Locks are those of `flock` and `fcntl` where the file system has them: they end with their process, however it ended,
+on every machine that shares the locks. On other file systems (Lustre without -o flock, some NFS and FUSE mounts) a
+warning is logged and lock files are used instead; training/run_files/lock_files.py states what they guarantee.
 """
 
 import contextlib
@@ -26,22 +26,23 @@ from training.run_files import lock_files
 from training.run_files.lock_files import LockFile
 from training.run_files.run_directory import workdir_of
 
-LOCK = 'lock'  # held by the process that trains the run
-CLAIM = 'claim'  # names the command that will have the run trained
-CLAIMS = 'claims'  # of an experiment: in it, each command locks a byte for each of its runs
-RELEASE_WITHIN = 10.0  # seconds: a worker whose command was killed has saved and ended by then
+LOCK = 'lock'  # file in a run's directory, locked by the process that trains the run
+CLAIM = 'claim'  # file in a run's directory, with the name of the command that has claimed the run
+CLAIMS = 'claims'  # file in an experiment's directory: each command locks a byte of it for each of its runs
+RELEASE_WITHIN = 10.0  # seconds in which a worker whose command was killed saves and exits
 REPORT_WITHIN = 600.0  # seconds another command may take to write its report
 ANNOUNCE_AFTER = 2.0  # seconds of waiting
-LOOK, INTERVAL = 0.05, 0.05  # seconds: who only looks holds a lock for a moment; between two attempts
+QUERY_WITHIN = 0.05  # seconds: a process that only queries a lock holds it for less
+INTERVAL = 0.05  # seconds between attempts
 UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
 
 
-class Moved(Exception):  # noqa: N818 - what has happened
+class Moved(Exception):  # noqa: N818 - an event
   """The directory of a run was moved, deleted or taken over while the run was in progress."""
 
 
 class Lock:
-  """A lock that is held; `check` says whether it still counts."""
+  """A lock that this process holds; `check` verifies that it is still valid."""
 
   def __init__(self, path: Path, held: IO | LockFile):
     self._path, self.held = path.absolute(), held
@@ -61,19 +62,19 @@ class Lock:
       opened = os.fstat(self.held.fileno())
       ours = _inode(self._path) == (opened.st_dev, opened.st_ino)
     if not ours:
-      raise Moved(f'{self._path} was deleted or replaced while in use: another process may train in its place')
+      raise Moved(f'{self._path} was deleted or replaced while in use: another process may train this run')
 
 
 @contextlib.contextmanager
 def locked(path: Path, patience: float = 0.0) -> Iterator[Lock]:
-  """Holds a lock, and names this process in its file.
+  """Holds a lock, and writes the name of this process to its file.
 
   Args:
-    path: the file; it and its folder are created.
-    patience: seconds to wait for another process to release it; after a moment, a line on stderr names that.
+    path: of the file; it and its folder are created.
+    patience: seconds to wait for another process to release the lock; a line on stderr soon names that process.
 
   Raises:
-    ConfigError: if another process holds it, naming that.
+    ConfigError: if another process holds the lock, naming it.
     OSError: if the file cannot be created.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,13 +89,13 @@ def locked(path: Path, patience: float = 0.0) -> Iterator[Lock]:
 
 @contextlib.contextmanager
 def claimed(directories: Sequence[Path]) -> Iterator[Callable[[], None]]:
-  """Keeps other commands off the runs in these directories, with one open file an experiment.
+  """Claims the runs in these directories for this command, with one open file per experiment.
 
   Yields:
-    What raises Moved if the folder of an experiment is no longer where it was.
+    A function that raises Moved if the folder of an experiment was moved or deleted.
 
   Raises:
-    ConfigError: if another process has claimed one of them, naming that.
+    ConfigError: if another process has claimed one of them, naming it.
     OSError: if a file cannot be created.
   """
   files: dict[Path, IO] = {}
@@ -112,7 +113,7 @@ def claimed(directories: Sequence[Path]) -> Iterator[Callable[[], None]]:
       except OSError as error:
         _warn_of(error, path.parent)
         if not substitutes:
-          stack.enter_context(lock_files.beating(substitutes))  # those to come, too
+          stack.enter_context(lock_files.beating(substitutes))  # also those added later
         held = lock_files.acquire(_lock_file(directory / CLAIM))
         substitutes += [held] if held else []
         free = held is not None
@@ -123,10 +124,9 @@ def claimed(directories: Sequence[Path]) -> Iterator[Callable[[], None]]:
 
 
 def check_free(directory: Path) -> None:
-  """Raises ConfigError if a process is training the run, or is about to; writes nothing.
+  """Raises ConfigError if another command has claimed the run or a process trains it; writes nothing.
 
-  A run that is being trained and that no command has claimed is one whose command was killed: its worker is given the
-  time it needs to save and to end.
+  If the run is trained but not claimed, its command was killed: this waits until its worker has saved and exited.
   """
   if who := claimant(directory):
     raise _refusal(directory, who)
@@ -134,7 +134,7 @@ def check_free(directory: Path) -> None:
 
 
 def trainer(directory: Path) -> str | None:
-  """The process that trains the run, as `process 12 on host`, or None; as far as its file system shows locks."""
+  """The process that trains the run, as `process 12 on host`, or None; only if its file system has locks."""
   return holder(directory / LOCK)
 
 
@@ -156,7 +156,7 @@ def holder(path: Path) -> str | None:
   if who := lock_files.holder(_lock_file(path)):
     return who
   with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open(path, 'r') as file:
-    end = time.monotonic() + LOOK
+    end = time.monotonic() + QUERY_WITHIN
     try:
       while not _flock(file, fcntl.LOCK_SH):
         if time.monotonic() > end:
@@ -199,11 +199,11 @@ def _acquire(path: Path) -> Lock | None:
 def _wait_for(
   attempt: Callable, path: Path, patience: float, refusal: Callable[[str], ConfigError] | None = None
 ):  # fmt: skip
-  """What an attempt gives, once that is true; ConfigError after `patience` seconds."""
+  """Repeats an attempt until its result is true, and returns that; raises ConfigError after `patience` seconds."""
   start, announced = time.monotonic(), False
   while not (gained := attempt()):
     waited = time.monotonic() - start
-    if waited > max(patience, LOOK):
+    if waited > max(patience, QUERY_WITHIN):
       who = holder(path) or 'another process'
       if refusal or patience < ANNOUNCE_AFTER:
         raise refusal(who) if refusal else _refusal(path.parent, who)
@@ -211,7 +211,7 @@ def _wait_for(
     if waited > ANNOUNCE_AFTER and not announced:
       announced = True
       print(f'waiting for {holder(path) or "another process"} to release {path}', file=sys.stderr)
-    time.sleep(INTERVAL if waited > LOOK else 0.01)
+    time.sleep(INTERVAL if waited > QUERY_WITHIN else 0.01)
   return gained
 
 
@@ -220,7 +220,7 @@ def _refusal(directory: Path, who: str | None) -> ConfigError:
 
 
 def _flock(file: IO, kind: int) -> bool:
-  """Whether the lock could be had at once."""
+  """Tries to lock the file without waiting; returns whether that succeeded."""
   try:
     fcntl.flock(file, kind | fcntl.LOCK_NB)
   except BlockingIOError:
@@ -229,13 +229,13 @@ def _flock(file: IO, kind: int) -> bool:
 
 
 def _lock_byte(file: IO, directory: Path, kind: int) -> bool:
-  """Locks the byte of an experiment's claims that stands for a run; whether it could be had."""
+  """Tries to lock the byte of a run in its experiment's claims; returns whether that succeeded."""
   name = directory.absolute().relative_to(_claims_of(directory).absolute().parent)
   byte = int.from_bytes(hashlib.sha256(str(name).encode('utf8', 'surrogateescape')).digest()[:8]) >> 2
-  end = time.monotonic() + LOOK
+  end = time.monotonic() + QUERY_WITHIN
   while True:
     try:
-      if sys.platform == 'linux':  # locks of the open file: closing another one of the same name keeps them
+      if sys.platform == 'linux':  # the lock of an open file description: it outlives other files of this path
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack('@hhqqi0q', kind, os.SEEK_SET, byte, 1, 0))
       else:
         fcntl.lockf(file, (fcntl.LOCK_EX if kind == fcntl.F_WRLCK else fcntl.LOCK_SH) | fcntl.LOCK_NB, 1, byte)
@@ -247,7 +247,7 @@ def _lock_byte(file: IO, directory: Path, kind: int) -> bool:
 
 
 def _claims_of(directory: Path) -> Path:
-  """Where the run's experiment keeps its claims: <workdir>/<experiment>/claims."""
+  """The file with the claims of the run's experiment: <workdir>/<experiment>/claims."""
   directory = directory.absolute()
   workdir = workdir_of(directory)
   return workdir.joinpath(*directory.relative_to(workdir).parts[:1], CLAIMS)
@@ -261,7 +261,7 @@ def _open(path: Path, mode: str) -> IO:
   try:
     return path.open(mode)
   except IsADirectoryError:
-    raise ConfigError(f'{path} is a folder, and a file is needed there: move it') from None
+    raise ConfigError(f'{path} is a folder, where a file is needed: move it') from None
 
 
 def _name_in(path: Path) -> str:
@@ -275,7 +275,7 @@ def _this_process() -> str:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-  """What a path stands for; None if for nothing."""
+  """The device and inode of a path; None if it does not exist."""
   try:
     found = path.stat()
   except (FileNotFoundError, NotADirectoryError):
@@ -284,16 +284,16 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 def _warn_of(error: OSError, folder: Path) -> None:
-  """Warns once that the file system of a folder has no locks; any other error is raised."""
+  """Warns once that the file system of a folder has no locks; raises any other error."""
   if error.errno not in UNSUPPORTED:
     raise error
-  mount = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_mount())
+  mount = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_mount())
   _warn_once(str(mount), error.strerror or '')
 
 
 @functools.cache
 def _warn_once(mount: str, reason: str) -> None:
   logging.warning(
-    'the file system at %s has no locks (%s): lock files are used instead, which free a run at once when its process '
-    'has ended on this machine, and after %.0f s when it has ended on another one', mount, reason, lock_files.EXPIRY,
+    'the file system at %s has no locks (%s): lock files are used instead. When a process ends, its run is free at '
+    'once on this machine, and after %.0f s on other machines', mount, reason, lock_files.EXPIRY,
   )  # fmt: skip

@@ -1,4 +1,4 @@
-"""metrics.jsonl, the record of a run, and the TensorBoard files made from it."""
+"""metrics.jsonl, the log of a run, and the TensorBoard files derived from it."""
 
 import hashlib
 import json
@@ -19,31 +19,31 @@ from training.run_files.result import LARGEST
 from training.run_files.stored_run import LOG_REMEDY
 from training.run_files.times import TimesLog
 
-Mark = Mapping[str, Any]  # the first lines of a log: {'bytes', 'sha256'}
+Mark = Mapping[str, Any]  # a prefix of a log, of whole lines: {'bytes', 'sha256'}
 EMPTY: Mark = {'bytes': 0, 'sha256': hashlib.sha256().hexdigest()}
 
 
 class MetricsLog:
-  """Appends one JSON object a logged step, `step` first; numbers that are not finite are null.
+  """Appends one JSON object per logged step, `step` first; numbers that are not finite are null.
 
-  A value is a number or a list of numbers; TensorBoard shows the numbers alone.
+  A value is a number or a list of numbers; TensorBoard receives only the numbers.
 
-  Opening it cuts the file back to a mark (what a resumed run has really done), and makes the TensorBoard files again
-  from what is left, each row with the time at which it was logged (training/run_files/times.py).
+  Opening the log truncates the file to a mark (the steps up to the checkpoint that a run resumes from), and rewrites
+  the TensorBoard files from the remaining rows, each with the time at which it was logged (run_files/times.py).
 
   Attributes:
-    note: says so if what was cut off had been damaged; else None.
+    note: a message if the truncated part was damaged; else None.
   """
 
   def __init__(self, directory: Path, mark: Mark = EMPTY):
-    """Opens metrics.jsonl in a run's directory; raises Damaged if it does not begin as it did at the mark."""
+    """Opens metrics.jsonl in a run's directory; raises Damaged if it does not begin with the mark's lines."""
     path = directory / 'metrics.jsonl'
     check_mark(path, mark)
     content = path.read_bytes() if path.exists() else b''
     kept, dropped = content[: mark['bytes']], content[mark['bytes'] :]
-    self.note = None if _is_whole(dropped) else f'the end of {path} was damaged, and is cut back to the checkpoint'
+    self.note = None if _is_intact(dropped) else f'the end of {path} was damaged: truncated to the checkpoint'
     rows = [json.loads(line) for line in kept.splitlines()]
-    last_written = path.stat().st_mtime if path.exists() else 0.0  # of rows that are older than times.jsonl
+    last_written = path.stat().st_mtime if path.exists() else 0.0  # for rows without a time, of older versions
     write_atomically(path, kept)
     self._times = TimesLog(directory, {row['step'] for row in rows})
     self._hash = hashlib.sha256(kept)
@@ -52,19 +52,19 @@ class MetricsLog:
     if folder.exists():
       shutil.rmtree(folder)
     folder.mkdir()
-    # Not FileWriter, which writes in a thread of its own: where that has died of a full disk, the run waits for ever.
+    # Not FileWriter, which writes in another thread: if a full disk kills that thread, the run would hang.
     self._events = EventsWriter(str(folder / 'events'))
     for row in rows:
-      logged = self._times.kept.get(row['step'])
+      logged = self._times.times.get(row['step'])
       self._add_event(row, logged.wall_time if logged else last_written)
     self._events.flush()
 
   def write(self, step: int, metrics: Mapping[str, Any], train_seconds: float | None = None) -> None:
-    """Adds a step's metrics; the line outlives this process when this returns, and the machine after `sync`.
+    """Adds a step's metrics. The line survives the process once this returns, and the machine after `sync`.
 
     Args:
       step: of the row.
-      metrics: by name; what `as_row` has made of them will do.
+      metrics: by name; may have been converted by `as_row`.
       train_seconds: see training/run_files/times.py.
     """
     row = {'step': step} | as_row(metrics)
@@ -75,7 +75,7 @@ class MetricsLog:
     self._add_event(row, self._times.write(step, train_seconds).wall_time)
 
   def sync(self) -> Mark:
-    """Has all lines on the disk, and says what they are: see `check_mark`."""
+    """Writes all lines to the disk; returns a mark of them, for `check_mark`."""
     os.fsync(self._file.fileno())
     self._times.sync()
     self._events.flush()
@@ -99,28 +99,28 @@ class MetricsLog:
 
 
 def as_row(metrics: Mapping[str, Any]) -> dict[str, Any]:
-  """Metrics as metrics.jsonl has them; unchanged if they are so already."""
+  """Metrics as they are written to metrics.jsonl; idempotent."""
   return {name: _as_json(value) for name, value in metrics.items()}
 
 
 def _as_json(value: Any) -> Any:
   if isinstance(value, list):
-    return [_as_json(None if one is None else float(f'{one:.6g}')) for one in value]  # there are thousands of them
+    return [_as_json(None if one is None else float(f'{one:.6g}')) for one in value]  # lists are long
   return value if value is not None and math.isfinite(value) else None
 
 
 def check_mark(path: Path, mark: Mark) -> None:
-  """Raises Damaged if a metrics.jsonl does not begin with the lines it had at a mark."""
+  """Raises Damaged if a metrics.jsonl does not begin with the lines of a mark."""
   content = path.read_bytes()[: mark['bytes']] if path.exists() else b''
   if hashlib.sha256(content).hexdigest() != mark['sha256']:
     raise Damaged(f'{path} has changed in its first {mark["bytes"]} bytes')
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-  """The rows of a metrics.jsonl; a last line cut short by a kill is left out.
+  """The rows of a metrics.jsonl, without an incomplete last line, such as a killed process leaves.
 
   Raises:
-    Damaged: if a line before the last is no row.
+    Damaged: if any other line is not a row of a log.
   """
   rows: list[dict[str, Any]] = []
   if path.exists():
@@ -137,7 +137,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
   return rows
 
 
-def _is_whole(lines: bytes) -> bool:
+def _is_intact(lines: bytes) -> bool:
   try:
     for line in lines.splitlines():
       _parse_row(line)
@@ -147,14 +147,14 @@ def _is_whole(lines: bytes) -> bool:
 
 
 def _parse_row(line: bytes | str) -> dict[str, Any]:
-  """A line of the log: `step`, and numbers, lists of numbers, or null for what was not finite; else ValueError."""
+  """The row in a line: `step`, and numbers, lists of numbers or nulls. Raises ValueError for anything else."""
   row = parse_json(line)
   step = row.get('step')
   if type(step) is not int or step < 0:
     raise ValueError('no step')
   for name, value in row.items():
     if not all(map(_is_number, value if isinstance(value, list) else [value])):
-      raise ValueError(f'{name!r} is no number')
+      raise ValueError(f'{name!r} is not a number')
   return row
 
 

@@ -1,4 +1,4 @@
-"""result.json, what a run came to: written last, with its own checksum, and believed only if every field can be."""
+"""result.json, the result of a run: written last, with a checksum; read only if every field is valid."""
 
 import dataclasses
 import math
@@ -11,20 +11,20 @@ from training.files import Damaged, read_json, write_sealed
 
 RESULT = 'result.json'
 STATUSES = ('completed', 'diverged', 'failed_to_learn')
-LARGEST = 2**63 - 1  # of what a table holds as a whole number
-REMEDY = 'the command that made the run evaluates it again, from its last checkpoint'
+LARGEST = 2**63 - 1  # the largest integer in a table
+REMEDY = 'the command that trained the run evaluates it again, from its last checkpoint'
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-  """What a field of a result may be.
+  """The values that a field of a result may have.
 
   Attributes:
-    kind: its type; a whole number will do for a float.
-    low: the least it may be.
-    strict: whether it must be more than that.
+    kind: its type; an integer is also accepted as a float.
+    low: the lower bound.
+    strict: whether the bound itself is excluded.
     null: whether it may be None.
-    required: whether every result has it; older versions wrote fewer.
+    required: whether every result has it; older versions wrote fewer fields.
   """
 
   kind: type
@@ -34,17 +34,17 @@ class Field:
   required: bool = True
 
   def fault(self, value: Any) -> str | None:
-    """What is wrong with a value, after its name; None if nothing is."""
+    """What is wrong with a value, to be appended to its name; None if it is valid."""
     if value is None:
       return None if self.null else 'is null'
     fits = isinstance(value, (int, float) if self.kind is float else self.kind)
     if not fits or (isinstance(value, bool) and self.kind is not bool):
-      return f'is {_shown(value)}, and should be {_KINDS[self.kind]}'
+      return f'is {_shown(value)}, not {_KINDS[self.kind]}'
     if isinstance(value, str) and not value.isprintable():
-      return f'is {_shown(value)}, with characters that no name has'
+      return f'is {_shown(value)}, with unprintable characters'
     if self.kind in (int, float):
       if value < self.low or (self.strict and value == self.low):
-        return f'is {_shown(value)}, and should be {"more than" if self.strict else "at least"} {self.low:g}'
+        return f'is {_shown(value)}, not {"more than" if self.strict else "at least"} {self.low:g}'
       if isinstance(value, int) and value > LARGEST:
         return f'is {_shown(value)}, which is too large'
     return None
@@ -52,7 +52,7 @@ class Field:
 
 _KINDS = {
   str: 'text',
-  int: 'a whole number',
+  int: 'an integer',
   float: 'a number',
   bool: 'true or false',
   dict: 'an object',
@@ -101,14 +101,14 @@ def write_result(directory: Path, result: Mapping[str, Any]) -> Path:
 
 
 def read_result(directory: Path) -> dict[str, Any] | None:
-  """The content of a run's result.json, without its checksum; None where there is none.
+  """The content of a run's result.json without its checksum; None if there is no such file.
 
-  One without the field `code` was recorded by an older version, which wrote no checksum: only the types and the ranges
-  of its fields were checked (see `is_unchecked`).
+  A result without the field `code` is of an older version, which wrote no checksum: then only the types and ranges of
+  its fields are checked (see `is_unchecked`).
 
   Raises:
-    Damaged: if its checksum, or the type or the range of a field, is wrong; the message names the file and the fault.
-    ConfigError: if it cannot be read.
+    Damaged: if the checksum, or the type or the range of a field, is wrong; the message names the file and the fault.
+    ConfigError: if the file cannot be read.
   """
   path = directory / RESULT
   result = read_json(path, REMEDY, sealed=lambda result: not is_unchecked(result))
@@ -118,12 +118,12 @@ def read_result(directory: Path) -> dict[str, Any] | None:
 
 
 def is_unchecked(result: Mapping[str, Any]) -> bool:
-  """Whether a result was recorded by an older version, without a checksum and without what code made it."""
+  """Whether a result is of an older version, which recorded no checksum and no code version."""
   return 'code' not in result
 
 
 def fault(result: Mapping[str, Any]) -> str | None:
-  """What is wrong with a result's fields; None if nothing is."""
+  """What is wrong with the fields of a result; None if they are valid."""
   for name, field in FIELDS.items():
     if name not in result:
       if field.required:
@@ -131,7 +131,7 @@ def fault(result: Mapping[str, Any]) -> str | None:
     elif wrong := field.fault(result[name]):
       return f'{name} {wrong}'
   if result['status'] not in STATUSES:
-    return f'status is {_shown(result["status"])}, and should be one of {", ".join(STATUSES)}'
+    return f'status is {_shown(result["status"])}, not one of {", ".join(STATUSES)}'
   if (result['status'] == 'diverged') != (result['diverged_at'] is not None):
     return f'status is {result["status"]} and diverged_at {result["diverged_at"]}'
   if result['status'] != 'diverged' and result['val_loss'] is None:

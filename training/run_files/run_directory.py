@@ -1,4 +1,4 @@
-"""The directory of a run: whose it is, and what lies in it.
+"""The directory of a run: which run it belongs to, and whether a run may use it.
 
 config.json  metrics.jsonl  checkpoints/  tensorboard/  result.json
 """
@@ -16,12 +16,12 @@ from training.files import Damaged, clear_unfinished, read_json, write_json, wri
 from training.identity import differences, identity
 from training.run_files import stored_run
 
-TUNING_POINT = re.compile(r'lr_[0-9][0-9.e+-]*(_warmup_[0-9]+)?')  # a folder of tuning/<variant>/: one setting
-FAILURE = 'failure.json'  # why the run ended without a result; gone once it starts again
+TUNING_POINT = re.compile(r'lr_[0-9][0-9.e+-]*(_warmup_[0-9]+)?')  # folder of one setting in tuning/<variant>/
+FAILURE = 'failure.json'  # why the run ended without a result; deleted when the run starts again
 
 
-class OtherRun(ConfigError):  # noqa: N818 (a state of the directory, which readers may show)
-  """A directory holds another run than the one that is asked for; `what` says in what they differ, and no remedy."""
+class OtherRun(ConfigError):  # noqa: N818 - a state of a directory
+  """A directory holds another run than the requested one; `what` is the message without the remedy."""
 
   def __init__(self, what: str, remedy: str):
     super().__init__(f'{what}: {remedy}')
@@ -34,37 +34,37 @@ def check(directory: Path, config: Config, extend: bool = False, reads: bool = F
   Args:
     directory: of the run.
     config: of the run.
-    extend: whether a run that differs in a smaller number of steps alone may be extended to more of them.
-    reads: whether the directory will only be read from, and need not be writable.
+    extend: whether the directory may hold the same run with fewer steps, to be extended.
+    reads: whether the directory will only be read, and need not be writable.
 
   Raises:
-    OtherRun: if another run's config.json is there, naming all that differs.
-    ConfigError: if something else is in the way.
+    OtherRun: if the directory holds another run, with all differences.
+    ConfigError: if a file or folder is in the way.
   """
   check_paths_free(directory)
   if not reads:
     check_writable(directory)
-  elsewhere = f'start this one with --workdir={workdir_of(directory)}_2'
-  stored = _stored_identity(directory, elsewhere)
+  remedy = f'start this one with --workdir={workdir_of(directory)}_2'
+  stored = _stored_identity(directory, remedy)
   if stored is None:
     return
   differing = differences(stored, identity(config))
-  if differing.keys() - {'run.steps'}:  # unless a checkpoint says that it is this run, and config.json has changed
+  if differing.keys() - {'run.steps'}:  # config.json may have changed, while a checkpoint has the true identity
     saved = stored_run.checkpointed_identity(directory)
     differing = differing if saved is None else differences(saved, identity(config))
   if differing.keys() == {'run.steps'} and isinstance(stored.get('run.steps'), int):
     before, steps = stored['run.steps'], config.run.steps
     if steps < before:
-      raise OtherRun(f'{directory} holds a run of {before} steps, more than the {steps} asked for', elsewhere)
+      raise OtherRun(f'{directory} holds a run of {before} steps, more than the requested {steps}', remedy)
     if not extend:
-      what = f'{directory} holds a run of {before} steps, and {steps} are asked for'
-      raise OtherRun(what, f'--extend takes it there, or {elsewhere}')
+      what = f'{directory} holds a run of {before} steps, and {steps} are requested'
+      raise OtherRun(what, f'extend it with --extend, or {remedy}')
   elif differing:
-    raise OtherRun(f'{directory} holds another run ({"; ".join(differing.values())})', elsewhere)
+    raise OtherRun(f'{directory} holds another run ({"; ".join(differing.values())})', remedy)
 
 
-def _stored_identity(directory: Path, elsewhere: str) -> Mapping[str, Any] | None:
-  """What the run in the directory is: by its config.json or, where that is damaged or gone, by its last checkpoint."""
+def _stored_identity(directory: Path, remedy: str) -> Mapping[str, Any] | None:
+  """The config of the run in the directory or, if config.json is damaged or missing, the identity in its checkpoint."""
   wrong = ''
   try:
     stored = stored_run.read_config(directory)
@@ -74,68 +74,68 @@ def _stored_identity(directory: Path, elsewhere: str) -> Mapping[str, Any] | Non
     stored = stored_run.checkpointed_identity(directory)
   left = [name for name in ('result.json', 'checkpoints', 'metrics.jsonl') if (directory / name).exists()]
   if stored is None and (wrong or left):
-    wrong = wrong or f'{directory} holds the {left[0]} of a run whose config.json is gone'
-    raise ConfigError(f'{wrong}, and no checkpoint says whose run it is: move {directory} away, or {elsewhere}')
+    wrong = wrong or f'{directory} holds the {left[0]} of a run, but no config.json'
+    raise ConfigError(f'{wrong}, and no checkpoint identifies the run: move {directory} away, or {remedy}')
   return stored
 
 
 def check_paths_free(directory: Path) -> None:
-  """Raises ConfigError if there cannot be a directory here with the files of a run in it."""
+  """Raises ConfigError if a file is where the run needs a folder, or a folder where it needs a file."""
   try:
     for folder in (directory / 'checkpoints', directory / 'tensorboard', directory, *directory.parents):
       if folder.exists() and not folder.is_dir():
-        raise ConfigError(f'{folder} is a file, and a folder is needed there: move it, or choose another --workdir')
+        raise ConfigError(f'{folder} is a file, where a folder is needed: move it, or choose another --workdir')
     if (directory / 'metrics.jsonl').is_dir():
-      raise ConfigError(f'{directory}/metrics.jsonl is a folder, and a file is needed there: move it')
+      raise ConfigError(f'{directory}/metrics.jsonl is a folder, where a file is needed: move it')
   except PermissionError as error:
-    raise ConfigError(f'{error.filename} cannot be looked into: choose another --workdir') from None
+    raise ConfigError(f'{error.filename} cannot be read: choose another --workdir') from None
 
 
 def check_writable(directory: Path) -> None:
-  """Raises ConfigError if nothing can be written in a directory, or it cannot be created."""
-  nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+  """Raises ConfigError if a directory is not writable, or cannot be created."""
+  nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
   if not os.access(nearest, os.W_OK | os.X_OK):
-    raise ConfigError(f'{nearest} cannot be written to: choose another --workdir')
+    raise ConfigError(f'{nearest} is not writable: choose another --workdir')
 
 
 def check_data(directory: Path, data_checksum: str) -> None:
-  """Raises ConfigError if the run in the directory was begun on other data than these."""
+  """Raises ConfigError if the run in the directory was started on other data than those with this checksum."""
   if stored_run.data_checksum(directory) not in (None, data_checksum):
     raise ConfigError(
-      f'{directory} was trained on other text than there is now: restore that text, or choose another --workdir'
+      f'{directory} was trained on another text than the current one: restore that text, or choose another --workdir'
     )
 
 
 class Failure(NamedTuple):
-  """Why a run ended without a result, and where in its log the attempt that failed begins, in bytes."""
+  """Why a run ended without a result, and the offset in bytes of the failed attempt in the worker's log."""
 
   error: str
   log_start: int = 0
 
 
 def record_failure(directory: Path, failure: Failure) -> None:
-  """Keeps why the run ended without a result, for who looks at its directory alone."""
+  """Writes failure.json: why the run ended without a result."""
   write_sealed(directory / FAILURE, failure._asdict())
 
 
 def read_failure(directory: Path) -> Failure | None:
-  """Why the run ended without a result; None if it did not."""
+  """Why the run ended without a result; None if no failure is recorded."""
   try:
     failure = read_json(directory / FAILURE)
   except Damaged as error:
-    return Failure(f'why is not known: {error.what}')
+    return Failure(f'the cause is not known: {error.what}')
   if failure is None:
     return None
   why, start = failure.get('error'), failure.get('log_start', 0)
   if not isinstance(why, str) or type(start) is not int or start < 0:
-    return Failure(f'why is not known: {directory / FAILURE} does not say')
+    return Failure(f'the cause is not known: {directory / FAILURE} lacks it')
   return Failure(why, start)
 
 
 def delete_leftovers(directory: Path) -> None:
-  """Deletes what a save under way has created at the old place of a run's directory that was moved."""
+  """Deletes what an unfinished save has created at the old path of a run's directory that was moved."""
   checkpoints = directory / 'checkpoints'
-  if (directory / 'lock').exists():  # another run's, that trains there now
+  if (directory / 'lock').exists():  # of another run, which trains there now
     return
   for unfinished in checkpoints.glob('*.saving*'):
     shutil.rmtree(unfinished)
@@ -148,7 +148,7 @@ def delete_leftovers(directory: Path) -> None:
 
 
 def prepare(directory: Path, config: Config) -> None:
-  """Makes the directory and writes its config.json, after `check`; clears away what a killed process was writing."""
+  """Creates the directory and writes config.json, after `check`; deletes the unfinished files of a killed process."""
   check(directory, config)
   clear_unfinished(directory)
   (directory / FAILURE).unlink(missing_ok=True)
@@ -156,7 +156,7 @@ def prepare(directory: Path, config: Config) -> None:
 
 
 def extend_steps(directory: Path, config: Config) -> None:
-  """Makes a run in the directory that has fewer steps one of as many as `config` has; its result is one no longer."""
+  """If the run in the directory has fewer steps than `config`, sets its steps to those and deletes its result."""
   stored = _stored_identity(directory, 'choose another --workdir')
   if stored is not None and stored.get('run.steps', config.run.steps) < config.run.steps:
     (directory / 'result.json').unlink(missing_ok=True)
@@ -166,14 +166,14 @@ def extend_steps(directory: Path, config: Config) -> None:
 def workdir_of(directory: Path) -> Path:
   """<workdir> of <workdir>/<experiment>/<variant>/seed_<k>, or .../<experiment>/tuning/<variant>/<rate>/seed_<k>."""
   parents = directory.parents
-  # The name alone would not do: a work directory may be called `tuning`, too.
+  # The name `tuning` is not enough: a work directory may have it too.
   of_tuning = len(parents) > 4 and parents[2].name == 'tuning' and TUNING_POINT.fullmatch(parents[0].name)
   above = 4 if of_tuning else 2
   return parents[above] if len(parents) > above else directory
 
 
 def is_finished(directory: Path, config: Config) -> bool:
-  """Whether the directory has the result that `config` asks for: of as many steps, on these tokens, none damaged."""
+  """Whether the directory has an intact result with the steps and the final_evaluation_tokens of `config`."""
   try:
     result = stored_run.finished_result(directory, config)
     return result is not None and evaluated_as_configured(result, config.run.final_evaluation_tokens)
@@ -182,7 +182,7 @@ def is_finished(directory: Path, config: Config) -> bool:
 
 
 def damage(directory: Path, config: Config) -> str | None:
-  """What is wrong with the files of a run that was finished, for a note; None if nothing is."""
+  """What is wrong with the files of a finished run, for a note; None if they are intact."""
   try:
     stored_run.finished_result(directory, config)
     stored = stored_run.read_config(directory) or {}

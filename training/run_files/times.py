@@ -1,6 +1,6 @@
 """times.jsonl: when each row of metrics.jsonl was logged.
 
-In a file of its own: a run that is repeated, or resumed, logs the same metrics to the byte, at other times.
+A separate file, so that metrics.jsonl is the same to the byte when a run is repeated or resumed.
 """
 
 import json
@@ -20,8 +20,8 @@ class Time(NamedTuple):
 
   Attributes:
     wall_time: seconds since the epoch.
-    train_seconds: that the run has spent in training steps, over all its starts; compilation, evaluation and
-      checkpoints are left out. None where a start that kept no times came before.
+    train_seconds: spent in training steps, over all starts of the run, without compilation, evaluation and
+      checkpoints. None if an earlier start recorded no times.
   """
 
   wall_time: float
@@ -32,14 +32,14 @@ class TimesLog:
   """Appends one JSON object per row of the log: {"step", "wall_time", "train_seconds"}."""
 
   def __init__(self, directory: Path, steps: set[int]):
-    """Opens times.jsonl of a run, and drops what is not of these steps, or is no longer readable."""
+    """Opens times.jsonl of a run, and drops lines of other steps and damaged lines."""
     path = directory / NAME
-    self.kept = {step: logged for step, logged in read_times(path).items() if step in steps}
-    write_atomically(path, ''.join(_line(step, logged) for step, logged in self.kept.items()))
+    self.times = {step: logged for step, logged in read_times(path).items() if step in steps}
+    write_atomically(path, ''.join(_line(step, logged) for step, logged in self.times.items()))
     self._file = path.open('a', encoding='utf8')
 
   def write(self, step: int, train_seconds: float | None) -> Time:
-    """Adds a row's time, which is now."""
+    """Adds the current time as that of a row."""
     rounded = None if train_seconds is None else round(train_seconds, 6)
     logged = Time(round(time.time(), 3), rounded)
     self._file.write(_line(step, logged))
@@ -47,7 +47,7 @@ class TimesLog:
     return logged
 
   def sync(self) -> None:
-    """Has all of it on the disk."""
+    """Writes all lines to the disk."""
     os.fsync(self._file.fileno())
 
   def close(self) -> None:
@@ -56,7 +56,7 @@ class TimesLog:
 
 
 def read_times(path: Path) -> dict[int, Time]:
-  """The times in a times.jsonl, by step; lines that are damaged or cut short are left out, none where it is missing."""
+  """The times in a times.jsonl, by step, without damaged or incomplete lines; empty if there is no such file."""
   if not path.exists():
     return {}
   rows = map(_parse, path.read_text('utf8', errors='replace').splitlines())
@@ -68,7 +68,7 @@ def _line(step: int, logged: Time) -> str:
 
 
 def _parse(line: str) -> tuple[int, Time] | None:
-  """The step and time of a line; None if it is no such line: of a time nothing but figures and axes depend."""
+  """The step and time in a line; None if the line is damaged, since only figures depend on it."""
   try:
     row = json.loads(line)
     step, wall_time, seconds = row['step'], row['wall_time'], row['train_seconds']

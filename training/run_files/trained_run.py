@@ -1,4 +1,4 @@
-"""A trained run in Python: its config, its checkpoints and their parameters; also while it is being trained.
+"""Loading a trained run: its config and its checkpoints; also while it is being trained.
 
 config, params = load_params('runs/block/baseline/seed_0')
 logits_BTV, _ = model.apply(config.model, params, tokens_BT)
@@ -21,52 +21,52 @@ from training.state import State, init_state
 Weights = Literal['evaluated', 'raw']
 
 
-class CheckpointDeleted(Exception):  # noqa: N818 - what has happened
-  """A checkpoint was deleted before it was read, since training keeps the newest ones alone; the message says so."""
+class CheckpointDeleted(Exception):  # noqa: N818 - an event
+  """Training deleted a checkpoint before it could be read, since it keeps only the newest ones."""
 
 
 def load_params(
   directory: str | os.PathLike, step: int | Literal['latest'] = 'latest', weights: Weights = 'evaluated'
 ) -> tuple[Config, Any]:
-  """The parameters of a trained run, each file and array compared with its checksum.
+  """The config and the parameters of a trained run; the checksums of each file and array are verified.
 
   Args:
-    directory: of the run, as runs/block/baseline/seed_0.
+    directory: of the run, such as runs/block/baseline/seed_0.
     step: of a checkpoint, or `latest`.
-    weights: `evaluated`: those that the run's losses are measured with, which with optimizer.ema are the moving
-      average; `raw`: those that training continues from.
+    weights: `evaluated`: the weights that the run's losses are measured with, which are the moving average with
+      optimizer.ema; `raw`: the weights that training continues from.
 
   Returns:
-    The run's config, and the parameters, a pure tree as `model.init` makes it: for
+    The run's config, and the parameters, a pure tree as returned by `model.init`, for
     `model.apply(config.model, params, tokens_BT)`.
 
   Raises:
-    ConfigError: if there is no run or no such checkpoint, the run is of another version, or something is damaged.
+    ConfigError: if there is no run or no such checkpoint, the run is of another version, or a file is damaged.
   """
   directory = Path(directory).expanduser()
   if weights not in get_args(Weights):
     raise ConfigError(f'weights={weights!r}: must be one of {", ".join(get_args(Weights))}')
-  config, there = open_run(directory)
-  if not there:
+  config, steps = open_run(directory)
+  if not steps:
     raise ConfigError(f'{directory} has no checkpoint yet: train it first')
-  if step != 'latest' and step not in there:
-    raise ConfigError(f'{directory} has no checkpoint of step={step!r}: there are {", ".join(map(str, there))}')
+  if step != 'latest' and step not in steps:
+    raise ConfigError(f'{directory} has no checkpoint of step={step!r}: there are {", ".join(map(str, steps))}')
   try:
-    state = checkpointed_state(config, directory, there[-1] if step == 'latest' else int(step))
+    state = checkpointed_state(config, directory, steps[-1] if step == 'latest' else int(step))
   except CheckpointDeleted as error:
-    raise ConfigError(f'{error}; load it again, or once it is trained') from None
+    raise ConfigError(f'{error}; load it again, or when the training has finished') from None
   return config, state.evaluated_params if weights == 'evaluated' else state.params
 
 
 def open_run(directory: Path) -> tuple[Config, list[int]]:
-  """A run's config, and the steps of its checkpoints in ascending order; nothing in it is touched.
+  """A run's config, and the steps of its checkpoints in ascending order; only reads.
 
   Raises:
     ConfigError: if there is no run, or its config is of another version.
   """
   flat = read_config(directory)
   if flat is None:
-    raise ConfigError(f'there is no run in {directory}: give the directory of one, as runs/block/baseline/seed_0')
+    raise ConfigError(f'there is no run in {directory}: give the directory of one, such as runs/block/baseline/seed_0')
   try:
     return Config.from_flat(flat), checkpoint_steps(directory)
   except ConfigError as error:
@@ -82,38 +82,36 @@ def checkpointed_state(config: Config, directory: Path, step: int) -> State:
   """The state of one checkpoint, on one device.
 
   Raises:
-    CheckpointDeleted: if training has since written as many newer ones as it keeps, and this one is not whole any more.
-    ConfigError: if it is damaged, or the checkpoint of another run.
+    CheckpointDeleted: if training has since written enough newer ones to delete this one.
+    ConfigError: if it is damaged, or belongs to another run.
   """
   like = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
   try:
     return checkpoint.load(directory / 'checkpoints' / str(step), like, config_check(directory, config))[0]
-  except Exception as error:  # orbax may raise anything where files are deleted while it reads them
-    there, keep = checkpoint_steps(directory), config.run.keep_checkpoints
-    if step not in there or sum(newer > step for newer in there) >= keep:
+  except Exception as error:  # orbax may raise anything if files are deleted while it reads them
+    steps, keep = checkpoint_steps(directory), config.run.keep_checkpoints
+    if step not in steps or sum(newer > step for newer in steps) >= keep:
       raise CheckpointDeleted(
-        f'{directory} has no whole checkpoint of step {step} any more, since its training continues and keeps the '
-        f'newest {keep}: there are {format_steps(there[-keep:])}'
+        f'the checkpoint of step {step} in {directory} was deleted, since its training continues and keeps the newest '
+        f'{keep}: there are {format_steps(steps[-keep:])}'
       ) from error
     if isinstance(error, Damaged):
-      raise ConfigError(f'{error}: look at another --step, or train the run again') from None
+      raise ConfigError(f'{error}: choose another --step, or train the run again') from None
     raise
 
 
 def config_check(directory: Path, config: Config) -> Callable[[checkpoint.About], None]:
-  """Raises ConfigError where what a checkpoint in the directory says of itself is not `config`, but for the steps."""
+  """A check that raises ConfigError for a checkpoint of a run whose config differs in more than the steps."""
 
   def check(about: checkpoint.About) -> None:
     differing = run_directory.differences(about['run'], run_directory.identity(config))
-    differing.pop('run.steps', None)  # as of a run that is about to be extended
+    differing.pop('run.steps', None)  # differs while a run is extended
     if differing:
-      raise ConfigError(
-        f'{directory / "config.json"} is not that of the checkpoints beside it ({"; ".join(differing.values())})'
-      )
+      raise ConfigError(f'{directory / "config.json"} is not that of its checkpoints ({"; ".join(differing.values())})')
 
   return check
 
 
 def format_steps(steps: Sequence[int]) -> str:
-  """`init and 24, 36`: what there is to look at in a run that has checkpoints of these steps."""
-  return f'init and {", ".join(map(str, steps))}' if steps else 'init alone'
+  """The steps that can be inspected in a run with these checkpoints: `init and 24, 36`."""
+  return f'init and {", ".join(map(str, steps))}' if steps else 'only init'

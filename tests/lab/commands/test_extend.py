@@ -102,7 +102,7 @@ def test_what_only_decides_what_is_looked_at_may_change(block, launched):
 
 REFUSED = {
   'no steps': ([], 'say to how many steps, as in --config.run.steps=600: the runs of block have 300'),
-  'fewer': (['--config.run.steps=100'], 'holds a run of 300 steps, more than the 100 asked for'),
+  'fewer': (['--config.run.steps=100'], 'holds a run of 300 steps, more than the requested 100'),
   'a rate': (
     ['--experiment=block', '--config.run.steps=600', '--config.optimizer.learning_rate=0.1'],
     'and 0.1 is asked for: --extend changes nothing but the steps; leave --config.optimizer.learning_rate out',

@@ -70,13 +70,13 @@ def test_all_skips_a_deleted_checkpoint_with_a_message(run, monkeypatch):
   rotate_before(monkeypatch, run, [48])
   steps, message = inspected_steps(run, monkeypatch, 24, 'all')
   assert steps == []
-  assert 'no whole checkpoint of step 24 any more' in message
+  assert 'the checkpoint of step 24 in' in message
   assert 'there are init and 36, 48' in message
 
 
 def test_a_deleted_checkpoint_given_by_number_is_an_error(run, monkeypatch):
   rotate_before(monkeypatch, run, [48])
-  with pytest.raises(ConfigError, match=r'has no whole checkpoint of step 24 any more.* there are init and 36, 48'):
+  with pytest.raises(ConfigError, match=r'the checkpoint of step 24 in .* was deleted, .* there are init and 36, 48'):
     inspected_steps(run, monkeypatch, 24, '24')
 
 
@@ -92,7 +92,7 @@ def test_checkpoints_deleted_repeatedly_are_an_error(run, monkeypatch):
 def test_a_damaged_checkpoint_is_not_reported_as_deleted(run, monkeypatch):
   (run / 'checkpoints/36/manifest.json').write_text('{')
   for option in ('latest', 'all', '36'):
-    with pytest.raises(ConfigError, match=r'manifest.json has changed: look at another --step'):
+    with pytest.raises(ConfigError, match=r'manifest.json has changed: choose another --step'):
       inspected_steps(run, monkeypatch, 36, option)
 
 

@@ -15,7 +15,7 @@ FULL = OSError(28, 'No space left on device')
   [
     (ConfigError('data.seed=-1: must be at least 0'), 'data.seed=-1: must be at least 0', False),
     (SaveFailed('checkpoints/20', FULL), 'checkpoints/20 could not be written (No space left on device): what', False),
-    (FULL, 'runs/a could not be written (No space left on device): what was saved before is whole', False),
+    (FULL, 'runs/a could not be written (No space left on device): what was saved before is intact', False),
     (OSError(28, 'No space left on device', 'b.json'), 'b.json could not be written (No space left', False),
     (ValueError('one\ntwo'), 'ValueError: one', True),
   ],

@@ -288,6 +288,6 @@ def test_the_other_threads_of_a_failed_save_are_waited_for_no_longer_than_a_minu
   monkeypatch.setattr(checkpoint, 'WRITERS_WITHIN', 0.05)
   writer.start()
   checkpoint._wait_for_writers()
-  assert 'threads of a save that failed are still at work' in caplog.text
+  assert 'threads of a failed save are still running' in caplog.text
   released.set()
   writer.join()

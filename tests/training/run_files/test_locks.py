@@ -128,7 +128,7 @@ def test_a_worker_whose_command_was_killed_is_given_time_to_end(directory, monke
 def test_a_folder_in_the_place_of_a_lock_is_named(directory):
   (directory / 'lock').mkdir(parents=True)
   for look in (lambda: locks.check_free(directory), lambda: locks.locked(directory / 'lock').__enter__()):
-    with pytest.raises(ConfigError, match='lock is a folder, and a file is needed there: move it'):
+    with pytest.raises(ConfigError, match='lock is a folder, where a file is needed: move it'):
       look()
 
 

@@ -28,7 +28,7 @@ def lines(directory: Path) -> list[dict]:
   """metrics.jsonl, by a strict reader."""
 
   def refuse(constant):
-    raise ValueError(f'{constant} is no JSON')
+    raise ValueError(f'{constant} is not JSON')
 
   text = (directory / 'metrics.jsonl').read_text('utf8')
   assert text == '' or text.endswith('\n')
@@ -115,7 +115,7 @@ def test_a_damaged_end_is_cut_off_with_a_note(tmp_path, end):
   with path.open('ab') as file:
     file.write(end)
   with MetricsLog(tmp_path, marks[10]) as log:
-    assert log.note == f'the end of {path} was damaged, and is cut back to the checkpoint'
+    assert log.note == f'the end of {path} was damaged: truncated to the checkpoint'
   assert [row['step'] for row in lines(tmp_path)] == [1, 5, 10]
   with MetricsLog(tmp_path, marks[10]) as log:
     assert log.note is None
@@ -189,14 +189,14 @@ def test_a_list_is_a_number_a_position_and_no_curve(tmp_path):
 @pytest.mark.parametrize(
   ('line', 'message'),
   [
-    ('{"step": 2, "train/loss": NaN}', 'NaN is no JSON'),
-    ('{"step": 2, "train/loss": 1e999}', '1e999 is too large a number'),
-    ('{"step": 2, "train/loss": 1, "train/loss": 2}', "'train/loss' is there twice"),
-    ('{"step": 2, "train/loss": "1"}', "'train/loss' is no number"),
-    ('{"step": 2, "train/loss": true}', "'train/loss' is no number"),
-    ('{"step": 2, "train/loss": {}}', "'train/loss' is no number"),
-    ('{"step": 2, "by_position": [1, [2]]}', "'by_position' is no number"),
-    ('{"step": 2, "train/loss": 1' + '0' * 400 + '}', "'train/loss' is no number"),
+    ('{"step": 2, "train/loss": NaN}', 'NaN is not JSON'),
+    ('{"step": 2, "train/loss": 1e999}', 'the number 1e999 is too large'),
+    ('{"step": 2, "train/loss": 1, "train/loss": 2}', "'train/loss' occurs twice"),
+    ('{"step": 2, "train/loss": "1"}', "'train/loss' is not a number"),
+    ('{"step": 2, "train/loss": true}', "'train/loss' is not a number"),
+    ('{"step": 2, "train/loss": {}}', "'train/loss' is not a number"),
+    ('{"step": 2, "by_position": [1, [2]]}', "'by_position' is not a number"),
+    ('{"step": 2, "train/loss": 1' + '0' * 400 + '}', "'train/loss' is not a number"),
     ('{"step": 2.5}', 'no step'),
     ('{"step": true}', 'no step'),
     ('{"step": -2}', 'no step'),
@@ -212,5 +212,5 @@ def test_a_line_that_cannot_be_is_damage(tmp_path, line, message):
   with pytest.raises(Damaged) as error:
     read_metrics(path)
   assert f'metrics.jsonl, line 2 is damaged ({message}' in str(error.value)
-  assert str(error.value).endswith('makes it again, from the last checkpoint before the change')
+  assert str(error.value).endswith('writes it again, from the last checkpoint before the change')
   assert '\n' not in str(error.value)

@@ -110,7 +110,7 @@ def test_a_file_in_the_way_is_named(directory, tmp_path, place):
   with pytest.raises(ConfigError) as error:
     run_directory.prepare(directory, Config())
   assert str(error.value) == (
-    f'{tmp_path / place} is a file, and a folder is needed there: move it, or choose another --workdir'
+    f'{tmp_path / place} is a file, where a folder is needed: move it, or choose another --workdir'
   )
   assert content_of(tmp_path) == {str(tmp_path / place): b'mine'}
 
@@ -120,7 +120,7 @@ def test_a_damaged_config_is_not_written_over(directory):
   (directory / 'config.json').write_text('{"model')
   with pytest.raises(
     ConfigError,
-    match=r'config\.json is damaged \(.*\), and no checkpoint says .*: move .*seed_0 away',
+    match=r'config\.json is damaged \(.*\), and no checkpoint identifies .*: move .*seed_0 away',
   ):
     run_directory.prepare(directory, Config())
   assert (directory / 'config.json').read_text() == '{"model'
@@ -143,12 +143,12 @@ def test_a_longer_run_goes_on_when_it_is_said_and_a_shorter_one_never(directory)
   with pytest.raises(ConfigError) as error:
     run_directory.check(directory, longer)
   assert str(error.value) == (
-    f'{directory} holds a run of 300 steps, and 900 are asked for: --extend takes it there, or {elsewhere}'
+    f'{directory} holds a run of 300 steps, and 900 are requested: extend it with --extend, or {elsewhere}'
   )
   for extend in (False, True):
     with pytest.raises(ConfigError) as error:
       run_directory.check(directory, Config().replace({'run.steps': 200}), extend)
-    assert str(error.value) == f'{directory} holds a run of 300 steps, more than the 200 asked for: {elsewhere}'
+    assert str(error.value) == f'{directory} holds a run of 300 steps, more than the requested 200: {elsewhere}'
     with pytest.raises(
       ConfigError, match=r'holds another run \(model\.d_model is 64 there, 32 here; run\.steps is 300'
     ):
@@ -159,7 +159,7 @@ def test_a_longer_run_goes_on_when_it_is_said_and_a_shorter_one_never(directory)
   run_directory.extend_steps(directory, longer)
   assert not (directory / 'result.json').exists()
   run_directory.check(directory, longer)
-  with pytest.raises(ConfigError, match='holds a run of 900 steps, more than the 300 asked for'):
+  with pytest.raises(ConfigError, match='holds a run of 900 steps, more than the requested 300'):
     run_directory.check(directory, Config())
 
 
@@ -169,7 +169,7 @@ def test_a_run_that_cannot_say_whose_it_is_is_not_taken_over(directory, name):
   (directory / name).mkdir() if name == 'checkpoints' else (directory / name).touch()
   with pytest.raises(
     ConfigError,
-    match=f'holds the {name} of a run whose config.json is gone, and no checkpoint says',
+    match=f'holds the {name} of a run, but no config.json, and no checkpoint identifies',
   ):
     run_directory.check(directory, Config())
 
@@ -191,7 +191,7 @@ def test_a_text_that_changed_is_noticed(tmp_path):
   run_directory.check_data(tmp_path, 'one')
   record_environment(tmp_path, 'one', resumed=False)
   run_directory.check_data(tmp_path, 'one')
-  with pytest.raises(ConfigError, match='trained on other text'):
+  with pytest.raises(ConfigError, match='trained on another text'):
     run_directory.check_data(tmp_path, 'two')
 
 
@@ -204,5 +204,5 @@ def test_a_failure_is_noted_until_the_run_starts_again(directory):
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
   monkeypatch.setattr('os.access', lambda path, mode: path != tmp_path)
-  with pytest.raises(ConfigError, match=f'{tmp_path} cannot be written to: choose another --workdir'):
+  with pytest.raises(ConfigError, match=f'{tmp_path} is not writable: choose another --workdir'):
     run_directory.check(tmp_path / 'runs' / 'block', OTHER)

@@ -68,7 +68,7 @@ DAMAGE = {
   "has no checkpoint of step='36': there are 24, 36": (lambda run: None, {'step': '36'}),
   "weights='ema': must be one of evaluated, raw": (lambda run: None, {'weights': 'ema'}),
   "unknown config key 'model.depth'": (lambda run: change(run / 'config.json', **{'model.depth': 3}), {}),
-  'config.json is not that of the checkpoints beside it (model.d_model is 8 there, 16 here)': (
+  'config.json is not that of its checkpoints (model.d_model is 8 there, 16 here)': (
     lambda run: change(run / 'config.json', **{'model.d_model': 16}),
     {},
   ),
