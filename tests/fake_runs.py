@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from model.counts import flops_per_token, num_parameters
 from training.code_version import code_version
 from training.config import Config
 from training.files import write_sealed
-from training.run_files.result import write_result
+from training.run_files.result import read_result, write_result
 
 CHECKSUM = 'b2c26b8719b188f5'
 YARDSTICKS = {'unigram': 4.43, 'bigram': 3.34, 'trigram': 2.63}
@@ -131,6 +132,18 @@ def write_run(
     'settings': {'jax_default_prng_impl': 'threefry2x32'}, 'code': code_version(),
   }  # fmt: skip
   write_result(directory, result)
+
+
+def edit_runs(
+  directory: Path, variant: str, seeds: Iterable[int], config: dict | None = None, result: dict | None = None
+) -> None:
+  """Edits the config and the result of runs, as if they had been trained with other settings."""
+  for seed in seeds:
+    run = directory / variant / f'seed_{seed}'
+    flat = json.loads((run / 'config.json').read_text()) | (config or {})
+    (run / 'config.json').write_text(json.dumps(flat))
+    edited = (read_result(run) or {}) | (result or {})
+    write_result(run, edited | {'steps': flat['run.steps'], 'learning_rate': flat['optimizer.learning_rate']})
 
 
 def _curve(step, config, final, rng):

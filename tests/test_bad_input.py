@@ -15,13 +15,13 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
   ('arguments', 'message'),
   [
     (['--tune', '--workdir=short.txt'], 'short.txt is a file'),
-    (['--tune', '--norm_placement=post'], '--tune is for the variants of an experiment'),
-    (['--tune', '--sweep=model.norm_placement=pre,post'], '--tune is for the variants of an experiment'),
-    (['--shared_learning_rate=1e-3', '--name=x'], '--shared_learning_rate is for the variants of an experiment'),
-    (['--tune', '--shared_learning_rate=4e-3'], 'all the same: leave one out'),
+    (['--tune', '--norm_placement=post'], '--tune needs an experiment file, as in --experiment=block'),
+    (['--tune', '--sweep=model.norm_placement=pre,post'], '--tune needs an experiment file, as in --experiment=block'),
+    (['--shared_learning_rate=1e-3', '--name=x'], '--shared_learning_rate needs an experiment file'),
+    (['--tune', '--shared_learning_rate=4e-3'], 'omit one of them'),
     (
       ['--tune', '--experiment=block', '--config.optimizer.learning_rate=4e-3'],
-      '--tune and --config.optimizer.learning_rate both set the learning rate: leave one out',
+      '--tune and --config.optimizer.learning_rate both set the learning rate: omit one of them',
     ),
     (
       ['--tune', '--experiment=lr_sensitivity'],
@@ -118,7 +118,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--sweep=data.paths=/etc/passwd,x'], 'data.paths is read only with data.task=files'),
     (['--init_from=nowhere', '--name=x'], '--init_from=nowhere: not a run (no config.json)'),
     (['--init_from=short.txt', '--name=x'], '--init_from=short.txt: not a run (no config.json)'),
-    (['--init_from=a', '--config.run.init_from=b', '--name=x'], 'different things'),
+    (['--init_from=a', '--config.run.init_from=b', '--name=x'], 'omit one of them'),
     (['--workdir=short.txt/runs'], 'short.txt is a file'),
     (['--launcher=slrum'], 'should be one of <local|slurm>'),
     (['--slurm_gpus=1'], '--slurm_gpus requires --launcher=slurm: add that, or omit this flag'),

@@ -84,7 +84,7 @@ def test_flags_are_resolved_to_an_experiment_and_changes():
   assert list(resolved('--config=configs/small.py')[0].variants) == ['default']
   assert resolved('--shared_learning_rate=3e-3')[1] == {'optimizer.learning_rate': 3e-3}
   assert resolved('--tune') == resolved('--experiment=block')
-  with pytest.raises(ConfigError, match='leave one out'):
+  with pytest.raises(ConfigError, match='omit one of them'):
     resolved('--residual', '--config.model.attention_residual=0')
   assert 'config' in flags.FLAGS
 

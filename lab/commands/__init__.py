@@ -1,4 +1,4 @@
-"""In: an experiment and its planned runs.
+"""In: the flags of train.py.
 
-Out: what train.py was asked for: trained and reported runs, a tuning, a status, an estimate, a comparison.
+Out: what they request: trained and reported runs, a tuning, a status, an estimate or a comparison.
 """

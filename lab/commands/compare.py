@@ -1,4 +1,4 @@
-"""One report over finished runs of any experiments and work directories: --compare=runs/block/relu,runs/custom/mine."""
+"""--compare=runs/block/relu,runs/custom/mine: one report over finished runs of any experiments and work directories."""
 
 import dataclasses
 import os
@@ -23,7 +23,7 @@ QUESTION = 'How do these runs compare?'
 
 
 class Group(NamedTuple):
-  """The runs that are compared as one variant: where they are."""
+  """The location of the runs that are compared as one variant."""
 
   workdir: str
   experiment: str
@@ -31,106 +31,107 @@ class Group(NamedTuple):
 
 
 def compare(
-  given: Sequence[str], workdir: Path, name: str, labelled: Sequence[str], command: str
+  directories: Sequence[str], workdir: Path, name: str, label_flags: Sequence[str], command: str
 ) -> tuple[dict[str, Any], list[Path]]:
-  """Writes the report of what is in the given directories, into <workdir>/compare/<name>; trains nothing.
+  """Writes the report of the finished runs in several directories to <workdir>/compare/<name>; trains nothing.
 
   Args:
-    given: work directories, or directories of experiments, variants or runs. Their first variant is the baseline.
-    workdir: where the report goes.
-    name: of its folder; empty: made of what is compared.
-    labelled: see `labels.parse_labels`.
-    command: makes it all again.
+    directories: work directories, or directories of experiments, variants or runs; the first variant in them is the
+      baseline.
+    workdir: where the report is written.
+    name: the name of its folder; if empty, made from the directories.
+    label_flags: see `labels.parse_labels`.
+    command: reproduces the report.
 
   Returns:
     See `report.write`.
 
   Raises:
-    ConfigError: if a directory has no finished run, or a label cannot be.
+    ConfigError: if a directory has no finished run, or a label is invalid.
   """
-  given = list(dict.fromkeys(os.path.normpath(directory.strip()) for directory in given if directory.strip()))
-  if not given:
-    raise ConfigError('--compare: name the directories, as in --compare=runs/block/baseline,runs/custom/mine')
-  name = name or comparison_name(given)
+  directories = list(dict.fromkeys(os.path.normpath(path.strip()) for path in directories if path.strip()))
+  if not directories:
+    raise ConfigError('--compare: list the directories, as in --compare=runs/block/baseline,runs/custom/mine')
+  name = name or comparison_name(directories)
   names.check_experiment_name(name)
-  runs = load(given, name)
-  runs = labels.relabel(runs, labels.parse_labels(labelled, runs.experiment.variants))
-  directory = workdir / FOLDER / name
-  with locked(directory / 'lock', REPORT_WITHIN):
-    for folder in (directory, directory / 'figures'):
-      clear_unfinished(folder)
-    return report.write_report(runs, directory, command)
+  runs = load(directories, name)
+  runs = labels.relabel(runs, labels.parse_labels(label_flags, runs.experiment.variants))
+  folder = workdir / FOLDER / name
+  with locked(folder / 'lock', REPORT_WITHIN):
+    clear_unfinished(folder)
+    clear_unfinished(folder / 'figures')
+    return report.write_report(runs, folder, command)
 
 
-def load(given: Sequence[str], name: str) -> ExperimentRuns:
-  """The runs in the directories, each group of them under a name of its own; errors as `compare`."""
+def load(directories: Sequence[str], name: str) -> ExperimentRuns:
+  """Loads the runs in the directories as one experiment, each group of them as a variant; raises as `compare`."""
   groups: dict[Group, list[dict[str, Any]]] = {}
   notes: list[str] = []
   reached: set[str] = set()
-  for directory in given:
+  for directory in directories:
     found = results.find_runs(directory)
     notes += [f'{directory}: {line}' for line in found.left_out]
     for record in sorted(found.records, key=_declared_order):
       if (real := os.path.realpath(record['directory'])) not in reached:
         reached.add(real)
         groups.setdefault(_group(record), []).append(record)
-  shown = dict(zip(groups, distinct_names(list(groups)), strict=True))
+  variant_of = dict(zip(groups, distinct_names(list(groups)), strict=True))
   runs: list[RecordedRun] = []
   for group, records in groups.items():
     own = [run for record in records if (run := load_runs.read_run(record, notes))]
-    whole, said = load_runs.drop_duplicate_seeds(own)
-    runs += [labels.with_label(run, shown[group]) for run in whole]
-    notes += said
+    distinct, duplicates = load_runs.drop_duplicate_seeds(own)
+    runs += [labels.with_label(run, variant_of[group]) for run in distinct]
+    notes += duplicates
   if not runs:
-    raise ConfigError(f'--compare: there is no whole run: {notes[-1]}')
-  variants: Mapping[str, Any] = {shown[group]: {} for group in groups}
+    raise ConfigError(f'--compare: there is no complete run: {notes[-1]}')
+  variants: Mapping[str, Any] = {variant_of[group]: {} for group in groups}
   experiment = Experiment(QUESTION, variants, name=name, seeds=tuple(sorted({run.seed for run in runs})))
-  every = [{**record, 'variant': shown[group]} for group, records in groups.items() for record in records]
-  notes = [*load_runs.describe_missing(experiment, every), *notes]
-  baselines = Path(every[0]['directory']).parents[1]
-  compared = load_runs.assemble(experiment, baselines, runs, every, notes, declared=False)
-  names_kept = [group.variant for group, records in groups.items() for _ in records]
+  renamed = [{**record, 'variant': variant_of[group]} for group, records in groups.items() for record in records]
+  notes = [*load_runs.describe_missing(experiment, renamed), *notes]
+  baseline_directory = Path(renamed[0]['directory']).parents[1]
+  compared = load_runs.assemble(experiment, baseline_directory, runs, renamed, notes, declared=False)
+  folder_variants = [group.variant for group, records in groups.items() for _ in records]
   records = [
-    {**record, 'variant': kept, 'label': record['variant']}
-    for kept, record in zip(names_kept, compared.records, strict=True)
+    {**record, 'variant': variant, 'label': record['variant']}
+    for variant, record in zip(folder_variants, compared.records, strict=True)
   ]
   return dataclasses.replace(compared, records=records)
 
 
 def distinct_names(groups: Sequence[Group]) -> list[str]:
-  """The shortest names that tell the groups apart: relu, or block/relu, or a/relu, or a/block/relu."""
+  """The shortest names that distinguish the groups: relu, or block/relu, or a/relu, or a/block/relu."""
   common = os.path.commonpath([group.workdir for group in groups])
-  places = [os.path.relpath(group.workdir, common) for group in groups]
-  places = [os.path.basename(common) if place == '.' else place for place in places]
+  workdirs = [os.path.relpath(group.workdir, common) for group in groups]
+  workdirs = [os.path.basename(common) if path == '.' else path for path in workdirs]
   schemes = (
     [group.variant for group in groups],
     [f'{group.experiment}/{group.variant}' for group in groups],
-    [f'{place}/{group.variant}' for place, group in zip(places, groups, strict=True)],
-    [f'{place}/{group.experiment}/{group.variant}' for place, group in zip(places, groups, strict=True)],
+    [f'{path}/{group.variant}' for path, group in zip(workdirs, groups, strict=True)],
+    [f'{path}/{group.experiment}/{group.variant}' for path, group in zip(workdirs, groups, strict=True)],
   )
   return next((scheme for scheme in schemes if len(set(scheme)) == len(scheme)), schemes[-1])
 
 
-def comparison_name(given: Sequence[str]) -> str:
-  """A name for a comparison: block-baseline+custom-mine; of a long one the beginning, and a checksum."""
-  parts = ['-'.join(Path(directory).parts[-2:]) for directory in given]
+def comparison_name(directories: Sequence[str]) -> str:
+  """A name for a comparison: block-baseline+custom-mine; a long name is cut and ends with a checksum."""
+  parts = ['-'.join(Path(directory).parts[-2:]) for directory in directories]
   name = '+'.join(re.sub(r'[^A-Za-z0-9_.=+-]+', '-', part).strip('-.') for part in parts).strip('+-.')
   if len(name) <= names.SHORTENED_LENGTH and len(set(parts)) == len(parts) and names.SAFE_NAME.fullmatch(name):
     return name
-  return f'{name[: names.SHORTENED_LENGTH].lstrip("=") or FOLDER}-{names.checksum(repr(given))}'
+  return f'{name[: names.SHORTENED_LENGTH].lstrip("=") or FOLDER}-{names.checksum(repr(directories))}'
 
 
 def _group(record: Mapping[str, Any]) -> Group:
-  """Where a run is, by the names that its folders have now: a copy, or a run moved aside, is in a group of its own."""
+  """The group of a run, by the current names of its folders: a copy or a renamed run has a separate group."""
   above, folder = Path(os.path.abspath(record['directory'])).parts[:-1], os.path.basename(record['directory'])
   own = [] if folder == f'seed_{record["seed"]}' else [folder]
-  end = max(1, len(above) - len(Path(record['variant']).parts))  # of a run of a tuning two folders
+  end = max(1, len(above) - len(Path(record['variant']).parts))  # the variant of a tuning run has two parts
   begin = max(1, end - len(Path(record['experiment']).parts))
   return Group(str(Path(*above[:begin])), '/'.join(above[begin:end]), '/'.join([*above[end:], *own]))
 
 
 def _declared_order(record: Mapping[str, Any]) -> tuple[Any, ...]:
-  """Experiments by name, their variants as declared where it is known how, and their seeds."""
+  """A sort key: experiments by name, their variants in declared order if known, then seeds."""
   name, variant = record['experiment'], record['variant']
   declared = list(registry.find_experiment(name).variants) if name in registry.experiment_names() else []
   return name, declared.index(variant) if variant in declared else len(declared), variant, record['seed']

@@ -1,6 +1,6 @@
-"""What a run would take, from its compiled training step: parameters, FLOPs, bytes a device; and the time of all runs.
+"""--estimate: parameters, FLOPs and memory per device of a compiled training step, and the time of all runs.
 
-A mesh of more devices than there are here is compiled for as many simulated ones, on the CPU.
+A mesh with more devices than this machine has is compiled for simulated CPU devices.
 """
 
 import math
@@ -26,52 +26,52 @@ from training.run_files.run_directory import workdir_of
 
 COLUMNS = ('mesh', 'parameters', 'GFLOPs a step', 'parameters MB', 'optimizer MB', 'temporaries MB', 'total MB')
 
-STEPS = 5  # that are timed
+TIMED_STEPS = 5
 
 
 def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
-  """Prints a line for each variant, on its mesh, and how long all runs take here; returns the exit code.
+  """Prints a row for each variant on its mesh, and how long all runs would take here; returns the exit code.
 
-  The time is taken from comparable finished runs in the workdir, where there are some, else from a few timed steps.
+  The time is estimated from comparable finished runs in the work directory, otherwise from a few timed steps.
 
   Args:
-    runs: all that are asked for.
+    runs: the requested runs.
     console: where to print.
-    workers: runs at a time; 0: one a core or GPU.
+    workers: the number of runs at a time; 0: one per core or GPU.
 
   Raises:
     ConfigError: if a batch does not divide over its mesh.
   """
   largest = max((run.config.mesh for run in runs), key=lambda mesh: mesh.required_devices)
   slots = devices.worker_slots(workers, whole_machine=len(runs) == 1, mesh=largest)[: len(runs)]
-  there = slots[0].devices
+  available = slots[0].devices
   if slots[0].core is not None and hasattr(os, 'sched_setaffinity'):
-    os.sched_setaffinity(0, {slots[0].core})  # as a worker's, before JAX counts the cores
-  if largest.required_devices > there:
+    os.sched_setaffinity(0, {slots[0].core})  # as for a worker, before JAX counts the cores
+  if largest.required_devices > available:
     jax.config.update('jax_platforms', 'cpu')
-  jax.config.update('jax_num_cpu_devices', max(largest.required_devices, there))
-  logging.set_verbosity(logging.WARNING)  # JAX tells of every kind of device that is not there
-  title = f'a training step, compiled for {jax.default_backend()}; mesh: data x fsdp; MB: of one device'
+  jax.config.update('jax_num_cpu_devices', max(largest.required_devices, available))
+  logging.set_verbosity(logging.WARNING)  # JAX logs every kind of device that is missing
+  title = f'a training step, compiled for {jax.default_backend()}; mesh: data x fsdp; MB: per device'
   table = new_table(title, ('variant', *COLUMNS))
   timed: dict[str, float] = {}
   speed, basis = speed_of_finished_runs(workdir_of(runs[0].directory), slots[0], [run.config for run in runs])
   for run in runs:
     if run.seed == runs[0].seed:
-      row, compiled = _row(run, max(run.config.mesh.required_devices, there))
+      row, compiled = _row(run, max(run.config.mesh.required_devices, available))
       table.add_row(run.variant, *row)
-      if speed is None and largest.required_devices <= there:
+      if speed is None and largest.required_devices <= available:
         timed[run.variant] = _tokens_per_second(run.config, compiled)
   console.print(table)
   if speed is not None or timed:
     each = [run_seconds(run.config, speed(run.config) if speed else timed[run.variant]) for run in runs]
-    basis = basis or f'from {STEPS} timed steps of each variant, one at a time'
-    found = TimeEstimate(total_seconds(each, len(slots)), basis)
-    console.print(found.sentence(len(runs), len(slots)), soft_wrap=True)
+    basis = basis or f'from {TIMED_STEPS} timed steps of each variant, one at a time'
+    time_estimate = TimeEstimate(total_seconds(each, len(slots)), basis)
+    console.print(time_estimate.sentence(len(runs), len(slots)), soft_wrap=True)
   return 0
 
 
 def _tokens_per_second(config: Config, compiled: Compiled) -> float:
-  """Trained on, over the fastest of a few steps from parameters that are 0."""
+  """The number of tokens per second that the fastest of a few steps trains on; the parameters are 0."""
   shapes, batch_shapes = compiled.in_avals[0]
   where, rows = compiled.input_shardings[0]
   state, batch = (
@@ -79,7 +79,7 @@ def _tokens_per_second(config: Config, compiled: Compiled) -> float:
     for values, shardings in ((shapes, where), (batch_shapes, rows))
   )
   times = []
-  for _ in range(STEPS + 1):  # the first pays for what is set up once
+  for _ in range(TIMED_STEPS + 1):  # the first includes one-time setup
     started = time.perf_counter()
     state, metrics = compiled(state, batch)
     jax.block_until_ready((state, metrics))
@@ -87,8 +87,8 @@ def _tokens_per_second(config: Config, compiled: Compiled) -> float:
   return config.run.batch_size * config.data.sequence_length / min(times[1:])
 
 
-def _row(run: Run, devices: int) -> tuple[list[str], Compiled]:
-  data, fsdp = mesh_shape(run.config, devices)
+def _row(run: Run, device_count: int) -> tuple[list[str], Compiled]:
+  data, fsdp = mesh_shape(run.config, device_count)
   config = run.config.replace({'mesh.data': data})
   step, state, batch = train_program(config, make_mesh(config))
   compiled = step.lower(state, batch).compile()

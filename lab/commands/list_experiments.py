@@ -1,4 +1,4 @@
-"""--list: the experiments there are, and the files that cannot be used."""
+"""--list: all experiments, and the experiment files that cannot be used."""
 
 from rich.console import Console
 
@@ -8,17 +8,17 @@ from training.config import ConfigError
 
 
 def list_experiments(console: Console) -> None:
-  """Prints every experiment, its question and its variants, and what is wrong with each file that cannot be used."""
+  """Prints every experiment with its question and variants, and the error in each file that cannot be used."""
   columns = ('experiment', 'question', 'variants (the first is the baseline)', 'seeds')
   table = new_table(columns=columns, left=3, fold=True)  # names that differ only in their last letters stay distinct
-  broken = registry.unreadable_files()
+  unusable = registry.unreadable_files()
   for name in registry.experiment_names():
     try:
       experiment = registry.find_experiment(name)
     except ConfigError as error:
-      broken.append(str(error))
+      unusable.append(str(error))
       continue
     table.add_row(name, experiment.question, ', '.join(experiment.variants), str(len(experiment.seeds)))
   console.print(table)
-  for line in broken:
+  for line in unusable:
     console.print(f'cannot be used: {" ".join(line.split())}', soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What a user asks train.py for, and the experiment and the changes of settings that this means."""
+"""The flags of train.py as a request, and the experiment and config changes that it stands for."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ class TrainRequest:
   """The flags of train.py; see `python train.py --help` for what each means.
 
   Attributes:
-    command: makes the same request again, as typed in a shell.
+    command: the shell command that makes the same request.
     config_file: the scale file of --config, or None.
-    changes: of config fields, by path, as given on the command line.
-    given: the flags that were given, also with their default.
+    changes: changes of config fields on the command line, by path.
+    given: the flags that were passed, including those passed with their default value.
   """
 
   command: str
@@ -51,31 +51,30 @@ class TrainRequest:
   )  # fmt: skip
 
   def directory(self) -> Path:
-    """The work directory; raises ConfigError if it cannot be one."""
+    """The work directory; raises ConfigError if the path is invalid."""
     return parse_path(self.workdir, '--workdir')
 
   def names_runs(self) -> bool:
-    """Whether a flag says which runs are meant, so that they are those of one experiment."""
-    which = {
+    """Whether a flag selects runs, which are then those of one experiment."""
+    selecting = {
       'experiment', 'name', 'sweep', 'variants', 'seeds', 'tune', 'extend', 'shared_learning_rate', 'init_from',
     }  # fmt: skip
-    return bool(which & self.given or self.config_file or self.changes)
+    return bool(selecting & self.given or self.config_file or self.changes)
 
 
 def resolve(request: TrainRequest) -> tuple[Experiment, Changes]:
-  """The experiment that the request names or makes, and the changes it makes to all of its variants.
+  """The experiment that a request names or defines, and its config changes for all variants.
 
   Raises:
-    ConfigError: for an unknown experiment, or two flags that contradict one another.
+    ConfigError: for an unknown experiment, or flags that contradict each other.
   """
   changes: dict[str, Any] = dict(request.changes)
   if request.init_from and changes.setdefault('run.init_from', request.init_from) != request.init_from:
-    raise ConfigError('--config.run.init_from and --init_from say different things: leave one out')
+    raise ConfigError('--config.run.init_from and --init_from differ: omit one of them')
   if request.experiment and (request.sweep or request.name):
-    raise ConfigError('--sweep and --name make an experiment of their own: leave --experiment out')
-  own_settings = (
-    extend.changed_settings(changes) if request.extend else changes
-  )  # to extend `block`, steps alone are given
+    raise ConfigError('--sweep and --name define a separate experiment: omit --experiment')
+  # With --extend, a change of only the number of steps extends `block`.
+  own_settings = extend.changed_settings(changes) if request.extend else changes
   if request.sweep:
     experiment = plan.sweep_experiment(request.sweep, changes, request.name)
   elif not request.experiment and (request.name or request.config_file or own_settings):
@@ -87,17 +86,19 @@ def resolve(request: TrainRequest) -> tuple[Experiment, Changes]:
 
 
 def _shared_rate(request: TrainRequest, experiment: Experiment, changes: Changes) -> Changes:
-  """What --shared_learning_rate changes, once it is clear that no two flags set the learning rate."""
+  """The change of --shared_learning_rate, after checking that no two flags set the learning rate."""
   rate = request.shared_learning_rate
   if rate is None and not request.tune:
     return {}
   flag = '--tune' if request.tune else '--shared_learning_rate'
   if rate is not None and request.tune:
-    raise ConfigError('--tune gives each variant its own rate, --shared_learning_rate all the same: leave one out')
+    raise ConfigError(
+      '--tune gives each variant its own learning rate, --shared_learning_rate the same to all: omit one of them'
+    )
   if experiment.name not in registry.experiment_names():
-    raise ConfigError(f'{flag} is for the variants of an experiment: give one alone, as in --experiment=block')
+    raise ConfigError(f'{flag} needs an experiment file, as in --experiment=block')
   if LEARNING_RATE in changes:
-    raise ConfigError(f'{flag} and --config.{LEARNING_RATE} both set the learning rate: leave one out')
+    raise ConfigError(f'{flag} and --config.{LEARNING_RATE} both set the learning rate: omit one of them')
   if any(LEARNING_RATE in variant for variant in experiment.variants.values()):
     raise ConfigError(f'{flag}: the variants of {experiment.name} set {LEARNING_RATE} themselves')
   return {} if rate is None else {LEARNING_RATE: rate}

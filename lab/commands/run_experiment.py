@@ -1,4 +1,4 @@
-"""An experiment from its runs to its report: check all, train what is unfinished, compare, draw, print."""
+"""Runs an experiment: checks all runs, trains the unfinished ones, and writes and prints the report."""
 
 import contextlib
 import dataclasses
@@ -28,8 +28,8 @@ class ReportOptions(NamedTuple):
   """What a report shows of an experiment.
 
   Attributes:
-    variants: those asked for; empty: all that have runs.
-    labels: of variants that are shown under another name.
+    variants: the requested variants; empty: all that have runs.
+    labels: labels by variant, for those that have one.
   """
 
   variants: tuple[str, ...] = ()
@@ -37,19 +37,19 @@ class ReportOptions(NamedTuple):
 
 
 class TrainingOutcome(NamedTuple):
-  """What `train_runs` did.
+  """The outcome of `train_runs`.
 
   Attributes:
-    data: of the first run.
-    todo: the runs that were not finished before.
-    failed: those of them that failed.
-    code: to exit with, if some are neither finished nor failed; else None.
+    data: the data of the first run.
+    unfinished: the runs that were not finished before.
+    failed: the runs that failed.
+    exit_code: the exit code, if some runs are neither finished nor failed; otherwise None.
   """
 
   data: Data
-  todo: list[Run]
+  unfinished: list[Run]
   failed: list[Run]
-  code: int | None
+  exit_code: int | None
 
 
 def run_experiment(
@@ -63,77 +63,79 @@ def run_experiment(
   joins: bool = False,
   options: ReportOptions = ReportOptions(),  # noqa: B008
 ) -> int:
-  """Trains the runs that are not finished, and writes and prints the report.
+  """Trains the unfinished runs, and writes and prints the report.
 
-  The report is of all runs that are there. Where all that were asked for are finished, and nothing is left but to draw,
-  it is of the variants asked for, and of the baseline.
+  The report covers all finished runs; if nothing had to be trained, only the requested variants and the baseline.
 
   Args:
-    experiment: as declared, with all its variants.
-    runs: those asked for.
-    launcher: has the runs trained; see lab/launch/launchers.py.
+    experiment: the experiment with all its variants.
+    runs: the requested runs.
+    launcher: trains the runs; see lab/launch/launchers.py.
     console: where to print.
-    command: makes it all again; the report shows it.
-    extend: whether runs of fewer steps, but else the same, go on to as many as asked for.
-    tuning: how the learning rates were, or might have been, chosen; the report shows it.
-    joins: whether another process leads: of those that train one run together.
+    command: reproduces the report, which shows it.
+    extend: whether runs with fewer steps that are otherwise the same resume and train to the requested number.
+    tuning: the tuning of the experiment, which the report shows; None if there is none.
+    joins: whether this process trains the run together with another process, which leads.
     options: what the report shows.
 
   Returns:
-    The exit code: 0; 1 if a run failed; the launcher's own if runs are left, and nothing is written then.
+    The exit code: 0; 1 if a run failed; the launcher's exit code if runs are unfinished, and then no report is written.
 
   Raises:
-    ConfigError: before anything is compiled or written, if a run cannot be.
+    ConfigError: if a run is impossible; before anything is compiled or written.
   """
-  data, todo, failed, code = train_runs(runs, launcher, console, extend, joins)
-  if code is not None:
-    return code
+  data, unfinished, failed, exit_code = train_runs(runs, launcher, console, extend, joins)
+  if exit_code is not None:
+    return exit_code
   directory = runs[0].directory.parent.parent
   if len(failed) == len(runs):
     return 1
-  shown = _shown(experiment, options.variants, {run.parent.name for run in directory.glob('*/seed_*')} if todo else ())
+  existing = {run.parent.name for run in directory.glob('*/seed_*')} if unfinished else ()
+  shown = _select_shown(experiment, options.variants, existing)
   try:
-    with locked(directory / 'lock', REPORT_WITHIN):  # the second of two commands sees all runs
+    with locked(directory / 'lock', REPORT_WITHIN):  # of two concurrent commands, the second reports all runs
       for folder in (directory, directory / 'figures'):
         clear_unfinished(folder)
       splits: tuple[Split, ...] = ('validation', 'test') if runs[0].tuned else ('validation',)
       for split in splits:
         ngram_baselines.write_if_outdated(directory, split, data, runs[0].config.run.final_evaluation_tokens)
       summary, paths = report.write(shown, directory, command, tuning, options.labels)
-  except OSError as error:  # on a full disk, or a read-only one
+  except OSError as error:  # the disk is full or read-only
     print_report(report.read_summary(shown, directory, command, tuning, options.labels), [], console)
-    console.print(f'only the table: {SaveFailed(error.filename or directory, error)}', soft_wrap=True)
+    console.print(
+      f'report not written, only the table above: {SaveFailed(error.filename or directory, error)}', soft_wrap=True
+    )
     return 1
   print_report(summary, paths, console)
   return 1 if failed else 0
 
 
 def print_report(summary: Mapping[str, Any], paths: Sequence[Path], console: Console) -> None:
-  """Prints the table of a report, and where its files are."""
+  """Prints the table of a report and the paths of its files."""
   console.print(report.summary_table(summary, console.width))
   for path in paths:
-    console.print(_from_here(path), highlight=False, soft_wrap=True)
+    console.print(_relative_to_cwd(path), highlight=False, soft_wrap=True)
 
 
-def _shown(experiment: Experiment, asked: Sequence[str], there: Collection[str]) -> Experiment:
-  """The experiment with its baseline, the variants that were asked for, and those that are there, alone."""
-  kept = (experiment.baseline, *asked, *there)
-  variants = {name: own for name, own in experiment.variants.items() if not asked or name in kept}
+def _select_shown(experiment: Experiment, requested: Sequence[str], existing: Collection[str]) -> Experiment:
+  """The experiment with only the baseline, the requested variants and the existing ones; all if none are requested."""
+  selected = (experiment.baseline, *requested, *existing)
+  variants = {name: own for name, own in experiment.variants.items() if not requested or name in selected}
   return dataclasses.replace(experiment, variants=variants)
 
 
 def train_runs(
   runs: Sequence[Run], launcher: Launcher, console: Console, extend: bool = False, joins: bool = False
 ) -> TrainingOutcome:
-  """Trains the runs that are not finished; the arguments and errors are those of `run_experiment`."""
+  """Trains the unfinished runs; takes and raises the same as `run_experiment`."""
   check_directories(runs, extend, joins)
-  data, todo = _load_data(runs), worker_pool.unfinished(runs)
-  failed, code = launcher(runs, todo, console)
-  return TrainingOutcome(data, todo, failed, code)
+  data, unfinished = _load_data(runs), worker_pool.unfinished(runs)
+  failed, exit_code = launcher(runs, unfinished, console)
+  return TrainingOutcome(data, unfinished, failed, exit_code)
 
 
 def _load_data(runs: Sequence[Run]) -> Data:
-  """Loads what each run reads, once for all seeds, and returns the first run's; checks what each would go on from."""
+  """Loads the data of all runs, once for all seeds, and checks what runs start from; returns the first run's data."""
   loaded: dict[Any, Data] = {}
   for run in runs:
     config = run.config
@@ -146,8 +148,8 @@ def _load_data(runs: Sequence[Run]) -> Data:
   return next(iter(loaded.values()))
 
 
-def _from_here(path: Path) -> str:
-  """A path as a person would type it."""
+def _relative_to_cwd(path: Path) -> str:
+  """The path relative to the current directory, if it is inside it."""
   with contextlib.suppress(ValueError):
     return str(path.absolute().relative_to(Path.cwd()))
   return str(path)

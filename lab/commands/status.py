@@ -1,7 +1,7 @@
-"""The state of each run of an experiment, from its files alone: also while another process or a cluster trains it.
+"""--status: the state of each run, read from its files, also while another process or a cluster trains it.
 
-Whether a run is being trained, its lock tells. Where locks are seen on their own machine alone, as on some file systems
-of clusters, a run that trains elsewhere shows as stopped, and its last log line as young.
+A run's lock tells whether it is being trained. On file systems whose locks are not visible to other machines, as on
+some clusters, a run that trains on another machine is shown as stopped, with a recent last log line.
 """
 
 import collections
@@ -28,8 +28,8 @@ from training.run_files.metrics_log import read_metrics
 from training.run_files.stored_run import finished_result
 
 COLUMNS = ('run', 'state', 'step', 'loss', 'logged', '')
-LONGEST_NOTE = 50
-NAME_WIDTH, NOTE_WIDTH = 30, 14  # at least, before a column is left out
+LONGEST_NOTE = 50  # characters; longer notes are printed below the table
+NAME_WIDTH, NOTE_WIDTH = 30, 14  # the minimum before another column is dropped
 STATES = ('completed', 'diverged', 'failed_to_learn', 'running', 'failed', 'stopped', 'waiting')
 
 
@@ -37,11 +37,11 @@ class Status(NamedTuple):
   """The state of a run.
 
   Attributes:
-    state: one of STATES; `stopped` has begun, and waits to be resumed.
-    step: the last that was logged; 0: none.
-    loss: there.
-    logged: when, in seconds since the epoch.
-    note: who trains it, why it failed, or its Slurm job.
+    state: one of STATES; a `stopped` run has started and can be resumed.
+    step: the last logged step; 0 if there is none.
+    loss: the training loss at that step.
+    logged: the time of that step, in seconds since the epoch.
+    note: the process that trains the run, why it failed, damage to its files, or its Slurm job.
   """
 
   state: str
@@ -52,33 +52,33 @@ class Status(NamedTuple):
 
 
 def status_of(run: Run) -> Status:
-  """The state of a run; a damaged file is told in its note."""
+  """The state of a run; its note describes a damaged file."""
   log = run.directory / 'metrics.jsonl'
-  damage, unread = run_directory.damage(run.directory, run.config), ''
+  damage, unreadable = run_directory.damage(run.directory, run.config), ''
   try:
     rows = read_metrics(log)
   except Damaged as error:
-    rows, unread = [], error.what
+    rows, unreadable = [], error.what
   last = rows[-1] if rows else {'step': 0}
   job, failure = read_job_id(run.directory), run_directory.read_failure(run.directory)
   trainer = locks.trainer(run.directory)
   note = f'job {job}' if job else ''
   result = None if damage else finished_result(run.directory, run.config)
   if result is not None:
-    state, note = result['status'], unread
+    state, note = result['status'], unreadable
   elif trainer:
     state, note = 'running', trainer
   elif failure:
     state, note = 'failed', failure.error
   else:
-    state, note = 'stopped' if rows or damage or unread else 'waiting', damage or unread or note
+    state, note = 'stopped' if rows or damage or unreadable else 'waiting', damage or unreadable or note
   return Status(state, last['step'], last.get(TRAIN_LOSS), log.stat().st_mtime if rows else None, note)
 
 
 def print_status(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
-  """Prints a line a run, how many are in which state, and what the failed ones said last; returns the exit code.
+  """Prints a row per run, the end of the log of failed runs, and the number of runs in each state; returns 0.
 
-  Where a directory holds another run than is asked for, it is that one's state, with a line that says so.
+  If a directory holds another run than the requested one, the state of that run is shown, with a line that says so.
 
   Raises:
     ConfigError: if a directory is damaged.
@@ -91,26 +91,26 @@ def print_status(runs: Sequence[Run], console: Console, extend: bool = False) ->
       shown.append(run)
     except run_directory.OtherRun as error:
       stored = stored_run.read_config(run.directory)
-      if stored is None:  # a checkpoint alone says whose run it is
+      if stored is None:  # only a checkpoint identifies the run
         raise
       shown.append(dataclasses.replace(run, config=Config.from_flat(stored)))
       others.append(error.what)
   _print_table({run: status_of(run) for run in shown}, console)
   if others:
-    more = f' (and {len(others) - 1} more like it)' if len(others) > 1 else ''
-    line = f'not what this command would train: {others[0]}{more}; shown are the runs that are there'
+    more = f' (and {len(others) - 1} more)' if len(others) > 1 else ''
+    line = f'this command would train other runs: {others[0]}{more}; the table shows the existing runs'
     console.print(line, markup=False, highlight=False, soft_wrap=True)
   return 0
 
 
 def print_workdir_status(workdir: Path, console: Console) -> int:
-  """Prints the same of every run that lies in a work directory, whatever its experiment; returns the exit code."""
+  """Prints the same for all runs of all experiments in a work directory; returns 0."""
   found = find_runs(workdir)
   if found.runs:
     _print_table({run: status_of(run) for run in found.runs}, console)
   else:
     console.print(f'no runs in {workdir} yet', markup=False, highlight=False, soft_wrap=True)
-  for line in (*found.damaged, *(f'{directory}: has not begun' for directory in found.without_config)):
+  for line in (*found.damaged, *(f'{directory}: not started' for directory in found.without_config)):
     console.print(line, soft_wrap=True)
   return 0
 
@@ -125,17 +125,17 @@ def _print_table(found: Mapping[Run, Status], console: Console) -> None:
     elif not _is_short(status):
       console.print(f'{run.label}: {status.note}', markup=False, highlight=False, soft_wrap=True)
   counts = collections.Counter(status.state for status in found.values())
-  told = ', '.join(f'{counts[state]} {state.replace("_", " ")}' for state in STATES if counts[state])
-  console.print(f'{len(found)} run{"s" if len(found) > 1 else ""}: {told}')
+  states = ', '.join(f'{counts[state]} {state.replace("_", " ")}' for state in STATES if counts[state])
+  console.print(f'{len(found)} run{"s" if len(found) > 1 else ""}: {states}')
 
 
 def _is_short(status: Status) -> bool:
-  """Whether a note has its place in the table: what failed or is damaged is told below it."""
+  """Whether a note is shown in the table; failures and long notes are printed below it."""
   return status.state != 'failed' and len(status.note) <= LONGEST_NOTE
 
 
 def _table(found: Mapping[Run, Status], width: int) -> Table:
-  """A row a run. Where it is too narrow for all columns some are left out: a name is folded, and nothing is cut."""
+  """One row per run. If the terminal is too narrow, some columns are dropped; names are folded, never cut."""
   rows = [
     {
       'run': run.label,
@@ -149,7 +149,7 @@ def _table(found: Mapping[Run, Status], width: int) -> Table:
   ]
   columns = [name for name in COLUMNS if name in ('run', 'state', 'step') or any(row[name] for row in rows)]
   widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
-  for name in ('logged', '', 'loss'):  # what is missed least first
+  for name in ('logged', '', 'loss'):  # the least important first
     if name in columns and _needed(columns, widths) > width:
       columns.remove(name)
   table = new_table()
@@ -162,7 +162,7 @@ def _table(found: Mapping[Run, Status], width: int) -> Table:
 
 
 def _needed(columns: Sequence[str], widths: Mapping[str, int]) -> int:
-  """The width of a table with these columns; a long name is folded, and so is a note."""
+  """The minimum width of a table with these columns, in which names and notes may be folded."""
   folded = {'run': min(widths['run'], NAME_WIDTH), '': min(widths.get('', 0), NOTE_WIDTH)}
   return sum(folded.get(name, widths[name]) + 2 for name in columns)
 

@@ -1,4 +1,4 @@
-"""What train.py does with a request: list, status, estimate, compare; or plan the runs, train and report them."""
+"""Carries out a request of train.py: --list, --status, --estimate, --compare; or plans, trains and reports the runs."""
 
 from rich.console import Console
 
@@ -19,14 +19,14 @@ from training.config import Config, ConfigError
 from training.paths import parse_path
 from training.run_files.run_directory import workdir_of
 
-# Some imports are inside functions: what reads runs, trains or draws takes seconds to import, and --list needs none.
+# Imports that take seconds, of modules that read runs, train or draw, are inside functions: --list needs none of them.
 
 
 def run_request(request: TrainRequest, console: Console) -> int:
-  """Does what is asked for, and returns the exit code.
+  """Carries out a request and returns the exit code.
 
   Raises:
-    ConfigError: if it is impossible; before anything is compiled or written.
+    ConfigError: if the request is impossible; before anything is compiled or written.
   """
   if request.list:
     list_experiments(console)
@@ -87,34 +87,34 @@ def run_request(request: TrainRequest, console: Console) -> int:
 def _extended(
   runs: list[Run], tuning: Tuning | None, experiment: Experiment, scale: Config, changes: Changes, console: Console
 ) -> tuple[list[Run], Tuning | None]:
-  """The runs marked as they were trained, and the tuning that their report shows: runs keep their learning rates."""
+  """The extended runs with `tuned` as it was, and the tuning that their report shows; learning rates do not change."""
   runs = extend.mark_tuned(runs, tuning)
   if tuning is None or not any(run.tuned for run in runs):
     return runs, None
   differing = tuned_learning_rates.tuning_differences(tuning, experiment, scale, changes)
   if differing:
-    console.print(f'each run keeps its learning rate, which {tuning.path} chose at other settings ({differing})')
+    console.print(f'each run keeps its learning rate, which was tuned at other settings in {tuning.path} ({differing})')
   return runs, tuning
 
 
 def _at_tuned_rates(
   runs: list[Run], tuning: Tuning, experiment: Experiment, scale: Config, changes: Changes, console: Console
 ) -> tuple[list[Run], Tuning | None]:
-  """The runs at the rates that a tuning chose, if it holds for them; else as they are, and no tuning."""
+  """The runs at tuned learning rates and the tuning, if it applies; otherwise the runs unchanged and None."""
   differing = tuned_learning_rates.tuning_differences(tuning, experiment, scale, changes)
-  rate_given = tuned_learning_rates.LEARNING_RATE in changes
+  rate_is_set = tuned_learning_rates.LEARNING_RATE in changes
   if differing:
-    if not rate_given:
-      console.print(f'all variants run at one learning rate: {tuning.path} was tuned at other settings ({differing})')
+    if not rate_is_set:
+      console.print(f'all variants run at the same learning rate: {tuning.path} has other settings ({differing})')
     return runs, None
-  if rate_given:
+  if rate_is_set:
     return runs, tuning
   workdir = workdir_of(runs[0].directory)
   return tuned_learning_rates.plan_at_tuned_rates(experiment, scale, changes, workdir, tuning), tuning
 
 
 def _labels(request: TrainRequest, experiment: Experiment) -> dict[str, str]:
-  """What --labels calls the variants of the experiment."""
+  """The label of each variant that --labels names."""
   if not request.labels:
     return {}
   from lab.figures import labels
@@ -123,14 +123,14 @@ def _labels(request: TrainRequest, experiment: Experiment) -> dict[str, str]:
 
 
 def _compare(request: TrainRequest, console: Console) -> int:
-  """Reports on runs that are there, wherever, and returns the exit code."""
+  """Writes a report on existing runs, and returns the exit code."""
   from lab.commands import compare, run_experiment
 
   trains = ('experiment', 'variants', 'seeds', 'sweep', 'init_from', 'tune', 'extend', 'status', 'estimate')
   contradicting = [f'--{flag}' for flag in trains if getattr(request, flag)]
   contradicting += ['--config'] if request.changes or request.config_file else []
   if contradicting:
-    raise ConfigError(f'--compare trains nothing, and takes runs as they are: leave {contradicting[0]} out')
+    raise ConfigError(f'--compare only reports on finished runs: omit {contradicting[0]}')
   directories = [str(parse_path(directory, '--compare')) for directory in request.compare if directory.strip()]
   written = compare.compare(directories, request.directory(), request.name, request.labels, request.command)
   run_experiment.print_report(*written, console)

@@ -1,6 +1,7 @@
-"""--tune: every variant gets the same grid of learning rates, on seeds kept for it, and the lowest loss chooses.
+"""--tune: trains every variant at the same grid of learning rates, on separate seeds, and chooses the lowest loss.
 
-<workdir>/<experiment>/tuning/<variant>/lr_<rate>/seed_<k>: deep enough that they are not taken for the experiment's.
+Its runs are in <workdir>/<experiment>/tuning/<variant>/lr_<rate>/seed_<k>, where they do not count as runs of the
+experiment.
 """
 
 import dataclasses
@@ -29,7 +30,8 @@ from training.provenance import combined
 from training.run_files.locks import REPORT_WITHIN, locked
 from training.run_files.result import read_result
 
-FINAL_ALONE = {'run.evaluations': 1}  # a choice is made by the final loss: the curve, a third of a run, is not measured
+# The choice needs only the final loss; measuring a curve would take a third of a run.
+FINAL_EVALUATION_ONLY = {'run.evaluations': 1}
 
 
 def tune(
@@ -42,51 +44,49 @@ def tune(
   command: str,
   extend: bool = False,
 ) -> int | None:
-  """Trains the runs of the grid that are not finished, and writes <workdir>/<experiment>/tuned.csv.
+  """Trains the unfinished runs of the grid, and writes <workdir>/<experiment>/tuned.csv.
 
   Args:
-    experiment: the variants to tune, and the seeds that will be reported.
-    scale: from the scale file.
-    changes: given on the command line, by path.
-    workdir: where all experiments are.
-    launcher: has the runs trained; see lab/launch/launchers.py.
+    experiment: the variants to tune, and the seeds of the reported runs.
+    scale: the config of the scale file.
+    changes: changes on the command line, by path.
+    workdir: the work directory.
+    launcher: trains the runs; see lab/launch/launchers.py.
     console: where to print.
-    command: makes the file again.
-    extend: whether runs of fewer steps go on.
+    command: reproduces the file, which records it.
+    extend: whether runs with fewer steps resume and train to the requested number.
 
   Returns:
-    None; or the code to exit with, and nothing is written: 1 if a run failed, the launcher's own if runs are left.
+    None if the file was written; otherwise the exit code: 1 if a run failed, the launcher's if runs are unfinished.
 
   Raises:
-    ConfigError: before anything is compiled or written, if this cannot be.
+    ConfigError: if the tuning is impossible; before anything is compiled or written.
   """
   tuned_learning_rates.check_seeds_disjoint(experiment, experiment.grid.seeds)
   for run in plan.plan_runs(experiment, scale, changes, workdir):
     plan.check_tuned_label(dataclasses.replace(run, tuned=True))
   runs = plan_grid(experiment, scale, changes, workdir)
-  path, settings = (
-    workdir / experiment.name / 'tuned.csv',
-    tuned_learning_rates.tuning_settings(experiment, scale, changes),
-  )
-  kept = _kept(path, experiment, scale, changes, console)
-  trained = train_runs(runs, launcher, console, extend)
-  if trained.code is not None or trained.failed:
-    return 1 if trained.code is None else trained.code
-  before, points = _intact(path), tuning_results.mark_chosen([*(kept.points if kept else ()), *read_points(runs)])
+  path = workdir / experiment.name / 'tuned.csv'
+  settings = tuned_learning_rates.tuning_settings(experiment, scale, changes)
+  others = _tuning_of_other_variants(path, experiment, scale, changes, console)
+  outcome = train_runs(runs, launcher, console, extend)
+  if outcome.exit_code is not None or outcome.failed:
+    return 1 if outcome.exit_code is None else outcome.exit_code
+  before, points = _intact(path), tuning_results.mark_chosen([*(others.points if others else ()), *read_points(runs)])
   if before is None or set(before.points) != set(points):
     with locked(path.parent / 'lock', REPORT_WITHIN):
-      declared = {**(kept.about['variants'] if kept else {}), **experiment.variants}
-      about = {'command': command, 'code_revision': code_revision(), **_made_with(runs, kept)}
+      declared = {**(others.about['variants'] if others else {}), **experiment.variants}
+      about = {'command': command, 'code_revision': code_revision(), **_provenance(runs, others)}
       about |= {'settings': settings, 'variants': {name: dict(own) for name, own in declared.items()}}
       tuning_results.write_tuning(Tuning(path, about, points))
   chosen = {point.variant: wording.format_number(point.learning_rate) for point in points if point.chosen}
   rates = ', '.join(f'{variant} {rate}' for variant, rate in chosen.items())
-  console.print(f'learning rates, as chosen in {path}: {rates}', highlight=False)
+  console.print(f'tuned learning rates, from {path}: {rates}', highlight=False)
   return None
 
 
 def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: Path) -> list[Run]:
-  """The runs that choose the rates: every variant at every point of the grid, with every tuning seed."""
+  """Plans the runs of the grid: every variant at every learning rate with every tuning seed."""
   grid = experiment.grid
   variants, places = {}, {}
   for name, rate in itertools.product(experiment.variants, grid.learning_rates):
@@ -101,12 +101,12 @@ def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: 
       variant=places[run.variant],
       directory=folder / places[run.variant] / f'seed_{run.seed}',
     )
-    for run in plan.plan_runs(planned, scale, {**FINAL_ALONE, **changes}, workdir)
+    for run in plan.plan_runs(planned, scale, {**FINAL_EVALUATION_ONLY, **changes}, workdir)
   ]
 
 
 def read_points(runs: Sequence[Run]) -> list[GridPoint]:
-  """What the finished runs of a grid came to, in bits per byte where there are bytes, and what they count as.
+  """The losses of the finished runs of a grid, in bits per byte if the data has bytes, otherwise in nats a token.
 
   Raises:
     ConfigError: if a log is damaged.
@@ -131,48 +131,50 @@ def read_points(runs: Sequence[Run]) -> list[GridPoint]:
 
 
 def _intact(path: Path) -> Tuning | None:
-  """A tuned.csv; None if it is not there, or is to be made again."""
+  """Reads a tuned.csv; None if it does not exist or is damaged, and is therefore rebuilt."""
   try:
     return tuning_results.read_tuning(path)
   except Damaged:
     return None
 
 
-def _kept(path: Path, experiment: Experiment, scale: Config, changes: Changes, console: Console) -> Tuning | None:
-  """What tuned.csv has of variants that are not tuned now: tuning some variants alone adds to it.
+def _tuning_of_other_variants(
+  path: Path, experiment: Experiment, scale: Config, changes: Changes, console: Console
+) -> Tuning | None:
+  """The points of tuned.csv for variants that are not tuned now, which the new file keeps; None if there are none.
 
   Raises:
-    ConfigError: if these were tuned otherwise, or it is damaged and had others: all of them must be tuned again.
+    ConfigError: if they were tuned with other settings, or the file is damaged: then all variants must be tuned again.
   """
   try:
     before = tuning_results.read_tuning(path)
   except Damaged as error:
     folder = path.parent / 'tuning'
-    tuned = sorted(place.name for place in folder.iterdir()) if folder.is_dir() else []
+    tuned = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     lost = [name for name in tuned if name not in experiment.variants]
     if lost:
-      raise ConfigError(f'{error.what}, and also had {", ".join(lost)}: tune all of them, without --variants') from None
-    console.print(f'{error.what}: made again from its runs', markup=False, highlight=False, soft_wrap=True)
+      raise ConfigError(f'{error.what}; it also had {", ".join(lost)}: tune all variants, without --variants') from None
+    console.print(f'{error.what}: rebuilt from its runs', markup=False, highlight=False, soft_wrap=True)
     return None
-  others = [point for point in before.points if point.variant not in experiment.variants] if before else []
-  if before is None or not others:
+  points = [point for point in before.points if point.variant not in experiment.variants] if before else []
+  if before is None or not points:
     return None
-  there = tuned_learning_rates.tuning_differences(before, experiment, scale, changes)
+  differences = tuned_learning_rates.tuning_differences(before, experiment, scale, changes)
   grid = experiment.grid
-  if not there and (before.learning_rates, before.seeds) != (sorted(grid.learning_rates), sorted(grid.seeds)):
-    there = 'another grid'
-  if there:
+  if not differences and (before.learning_rates, before.seeds) != (sorted(grid.learning_rates), sorted(grid.seeds)):
+    differences = 'another grid'
+  if differences:
     raise ConfigError(
-      f'{path} has variants that were tuned otherwise ({there}): tune all of them again, without --variants, '
-      f'or start this one with --workdir={path.parents[1]}_2'
+      f'{path} has variants that were tuned with other settings ({differences}): tune all variants again, without '
+      f'--variants, or start this tuning with --workdir={path.parents[1]}_2'
     )
-  return dataclasses.replace(before, points=tuple(others))
+  return dataclasses.replace(before, points=tuple(points))
 
 
-def _made_with(runs: Sequence[Run], kept: Tuning | None) -> dict[str, Any]:
-  """Where the runs of the grid were trained, by the first of them, and every code version that trained one."""
+def _provenance(runs: Sequence[Run], others: Tuning | None) -> dict[str, Any]:
+  """The provenance of the runs of the grid, and every code version that trained them or the other variants."""
   results_of_runs = [read_result(run.directory) or {} for run in runs]
   trained_by = combined(results_of_runs)
-  codes = distinct_versions([*((kept.about.get('code') or ()) if kept else ()), *trained_by['code']])
+  codes = distinct_versions([*((others.about.get('code') or ()) if others else ()), *trained_by['code']])
   environment = {name: trained_by[name] for name in ('device', 'layout', 'versions')}
   return {'data_checksum': results_of_runs[0]['data_checksum'], **environment, 'code': codes}

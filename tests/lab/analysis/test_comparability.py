@@ -6,6 +6,7 @@ import math
 import fake_runs
 import pandas as pd
 import pytest
+from fake_runs import edit_runs
 from summaries import load_summary, rendered_table
 
 from lab.analysis import load_runs, recorded_run
@@ -25,16 +26,6 @@ OTHER_TEXT = 'f00d' * 16
 @pytest.fixture
 def directory(tmp_path):
   return fake_runs.write_experiment(tmp_path / 'block', TWO, LEVELS, points=2)
-
-
-def edit(directory, variant, seeds, config=None, result=None):
-  """Edits the config and result of runs, as if they had been run with other settings."""
-  for seed in seeds:
-    run = directory / variant / f'seed_{seed}'
-    flat = json.loads((run / 'config.json').read_text()) | (config or {})
-    (run / 'config.json').write_text(json.dumps(flat))
-    edited = (read_result(run) or {}) | (result or {})
-    write_result(run, edited | {'steps': flat['run.steps'], 'learning_rate': flat['optimizer.learning_rate']})
 
 
 def check_not_comparable(summary, variant, *reasons):
@@ -69,7 +60,7 @@ WITHIN = {
 @pytest.mark.parametrize('case', WITHIN)
 def test_a_seed_with_other_settings_makes_its_variant_not_comparable(case, directory):
   config, result, reason = WITHIN[case]
-  edit(directory, 'post_norm', [3], config, result)
+  edit_runs(directory, 'post_norm', [3], config, result)
   check_not_comparable(load_summary(TWO, directory), 'post_norm', reason)
 
 
@@ -105,10 +96,10 @@ BETWEEN = {
 @pytest.mark.parametrize('case', BETWEEN)
 def test_a_variant_with_an_undeclared_difference_is_not_compared(case, directory):
   config, result, reason = BETWEEN[case]
-  edit(directory, 'baseline', range(4), result={'settings': {'jax_default_prng_impl': 'threefry2x32'}})
-  edit(directory, 'post_norm', range(4), {}, {'settings': {'jax_default_prng_impl': 'threefry2x32'}})
+  edit_runs(directory, 'baseline', range(4), result={'settings': {'jax_default_prng_impl': 'threefry2x32'}})
+  edit_runs(directory, 'post_norm', range(4), {}, {'settings': {'jax_default_prng_impl': 'threefry2x32'}})
   assert load_summary(TWO, directory)['variants']['post_norm']['comparison']
-  edit(directory, 'post_norm', range(4), config, result)
+  edit_runs(directory, 'post_norm', range(4), config, result)
   summary = load_summary(TWO, directory)
   check_not_comparable(summary, 'post_norm', reason)
   assert summary['variants']['baseline']['mean'] is not None
@@ -116,14 +107,14 @@ def test_a_variant_with_an_undeclared_difference_is_not_compared(case, directory
 
 def test_a_message_lists_the_first_differences_and_the_summary_all(directory):
   config = {'run.steps': 30, 'run.batch_size': 8, 'optimizer.clip': 0.0, 'optimizer.beta2': 0.9, 'model.norm': 'layer'}
-  edit(directory, 'post_norm', range(4), config)
+  edit_runs(directory, 'post_norm', range(4), config)
   summary = load_summary(TWO, directory)
   check_not_comparable(summary, 'post_norm', 'and 1 more (see summary.json)')
   assert len(summary['variants']['post_norm']['not_comparable']) == 5
 
 
 def test_nothing_is_compared_with_a_baseline_of_mixed_settings(directory):
-  edit(directory, 'baseline', [1], {'run.steps': 30})
+  edit_runs(directory, 'baseline', [1], {'run.steps': 30})
   summary = load_summary(TWO, directory)
   check_not_comparable(summary, 'baseline', 'run.steps is 30 in seed 1, 300 in seeds 0, 2, 3')
   post_norm = summary['variants']['post_norm']
@@ -153,7 +144,7 @@ def test_a_result_that_contradicts_its_config_is_reported(directory):
 
 
 def test_runs_that_attended_to_their_targets_are_not_compared(directory):
-  edit(directory, 'post_norm', range(4), config={'model.causal': False})
+  edit_runs(directory, 'post_norm', range(4), config={'model.causal': False})
   check_not_comparable(
     load_summary(TWO, directory), 'post_norm', 'without a causal mask, each position attended to the token it predicts'
   )
@@ -178,7 +169,7 @@ SAME = {
 def test_equivalent_settings_are_pooled(case, directory):
   path, config, result = SAME[case]
   for variant in TWO.variants:
-    edit(directory, variant, range(4), config, result)
+    edit_runs(directory, variant, range(4), config, result)
   file = directory / 'post_norm/seed_1/config.json'
   flat = json.loads(file.read_text())
   if case == 'a newer config field':
@@ -186,13 +177,13 @@ def test_equivalent_settings_are_pooled(case, directory):
   elif path:
     flat[path] = 'another path'
   else:
-    edit(directory, 'post_norm', [1], result={'extended_at': [100]})
+    edit_runs(directory, 'post_norm', [1], result={'extended_at': [100]})
   file.write_text(json.dumps(flat))
   assert load_summary(TWO, directory)['variants']['post_norm']['comparison']
 
 
 def test_results_csv_says_which_runs_are_pooled(directory):
-  edit(directory, 'post_norm', [3], {'run.steps': 30})
+  edit_runs(directory, 'post_norm', [3], {'run.steps': 30})
   fake_runs.write_run(directory / 'mine/seed_0', 'block', 'mine', 0, 'completed', Config(), 3.0, points=2)
   report.write(TWO, directory, 'python train.py')
   frame = pd.read_csv(directory / 'results.csv')
@@ -211,7 +202,7 @@ def test_results_csv_says_which_runs_are_pooled(directory):
 
 def test_figures_draw_runs_that_are_not_comparable_dotted_and_say_so(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', TWO, LEVELS)
-  edit(directory, 'post_norm', [3], {'run.steps': 30})
+  edit_runs(directory, 'post_norm', [3], {'run.steps': 30})
   found = load_runs.load(TWO, directory)
   summary = load_summary(TWO, directory)
   drawings = [picture for picture in experiment_figures.draw_all(found, summary) if picture.figure]
@@ -237,7 +228,7 @@ def test_declared_differences_are_compared(tmp_path):
 
 def test_a_single_baseline_of_mixed_settings_has_no_interval_and_the_table_says_why(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', TWO, {'baseline': 2.9}, points=2)
-  edit(directory, 'baseline', [1], {'run.steps': 30})
+  edit_runs(directory, 'baseline', [1], {'run.steps': 30})
   report.write(TWO, directory, 'python train.py')
   text = rendered_table(json.loads((directory / 'summary.json').read_text()))
   assert 'baseline: not comparable: run.steps is 30 in seed 1, 300 in seeds 0, 2, 3' in text
@@ -247,22 +238,22 @@ def test_a_single_baseline_of_mixed_settings_has_no_interval_and_the_table_says_
 
 def test_another_flop_count_is_the_same_run_but_another_parameter_count_is_not(directory):
   """An older version may have counted FLOPs differently; the number of parameters belongs to the model."""
-  edit(directory, 'post_norm', [3], result={'flops_per_token': 5})
+  edit_runs(directory, 'post_norm', [3], result={'flops_per_token': 5})
   assert load_summary(TWO, directory)['variants']['post_norm']['comparison']
-  edit(directory, 'post_norm', [3], result={'parameters': 5})
+  edit_runs(directory, 'post_norm', [3], result={'parameters': 5})
   check_not_comparable(
     load_summary(TWO, directory), 'post_norm', 'the number of parameters is 5 in seed 3, 624896 in seeds 0-2'
   )
 
 
 def test_curves_of_different_parts_of_a_split_are_reported(directory):
-  edit(directory, 'post_norm', range(4), {'run.evaluation_batches': 8})
+  edit_runs(directory, 'post_norm', range(4), {'run.evaluation_batches': 8})
   summary = load_summary(TWO, directory)
   which = '(baseline: 512 sequences of 64 tokens, post_norm: 128 sequences of 64 tokens)'
   assert any(note.endswith(which) for note in summary['notes'])
   assert summary['variants']['post_norm']['comparison']
   assert summary['variants']['post_norm']['token_multiplier'] is None
-  edit(directory, 'post_norm', range(3), {'run.evaluation_batches': 32})
+  edit_runs(directory, 'post_norm', range(3), {'run.evaluation_batches': 32})
   which = (
     '(baseline, post_norm (seeds 0-2): 512 sequences of 64 tokens, post_norm (seed 3): 128 sequences of 64 tokens)'
   )
@@ -286,8 +277,8 @@ def test_a_run_with_a_damaged_log_is_missing_only_from_the_curves(directory):
 
 def test_dropped_updates_are_reported(directory):
   for variant in TWO.variants:
-    edit(directory, variant, range(4), {'run.on_nonfinite': 'skip'}, {'dropped_updates': 0})
+    edit_runs(directory, variant, range(4), {'run.on_nonfinite': 'skip'}, {'dropped_updates': 0})
   assert not [note for note in load_summary(TWO, directory)['notes'] if 'dropped' in note]
-  edit(directory, 'post_norm', [2], result={'dropped_updates': 40})
+  edit_runs(directory, 'post_norm', [2], result={'dropped_updates': 40})
   note = 'post_norm, seed 2: 40 of 300 updates were not finite and were dropped'
   assert note in load_summary(TWO, directory)['notes']

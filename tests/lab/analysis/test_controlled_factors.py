@@ -6,8 +6,9 @@ import shutil
 
 import fake_runs
 import pytest
+from fake_runs import edit_runs
 from summaries import rendered_table
-from test_comparability import LEVELS, OTHER_TEXT, TWO, edit
+from test_comparability import LEVELS, OTHER_TEXT, TWO
 
 from lab.analysis import load_runs, tuning_results
 from lab.analysis.summary import summarise
@@ -33,7 +34,7 @@ def summary_of(directory, experiment=TWO, chosen=None):
 
 def edit_all(directory, config=None, result=None):
   for variant in TWO.variants:
-    edit(directory, variant, range(4), config, result)
+    edit_runs(directory, variant, range(4), config, result)
 
 
 COVERED = {
@@ -130,7 +131,7 @@ def test_differing_provenance_is_in_the_notes_and_in_the_sentence(case, director
   before = summary_of(directory)
   assert not any('differs' in note for note in before['notes'])
   assert "provenance differs from the baseline's" not in before['variants']['post_norm']['sentence']
-  edit(directory, 'post_norm', range(4), result=result)
+  edit_runs(directory, 'post_norm', range(4), result=result)
   summary = summary_of(directory)
   assert any(one.startswith(note) for one in summary['notes']), summary['notes']
   assert summary['variants']['post_norm']['sentence'].endswith(
@@ -142,17 +143,17 @@ def test_differing_provenance_is_in_the_notes_and_in_the_sentence(case, director
 
 def test_runs_of_other_code_are_named_by_seed(directory):
   edit_all(directory, result={'code': {'digest': 'a' * 64}})
-  edit(directory, 'post_norm', [1, 2], result={'code': {'digest': 'b' * 64}})
+  edit_runs(directory, 'post_norm', [1, 2], result={'code': {'digest': 'b' * 64}})
   note = 'code differs: digest aaaaaaaa in baseline, post_norm (seeds 0, 3); digest bbbbbbbb in post_norm (seeds 1, 2)'
   assert note in summary_of(directory)['notes']
 
 
 def test_a_run_whose_code_changed_is_reported(directory):
   edit_all(directory, result={'code': {'digest': 'a' * 64}})
-  edit(directory, 'post_norm', [2], result={'code_changed_at': [{'step': 40, 'digest': 'b' * 64}]})
+  edit_runs(directory, 'post_norm', [2], result={'code_changed_at': [{'step': 40, 'digest': 'b' * 64}]})
   notes = summary_of(directory)['notes']
   assert 'post_norm, seed 2: the code changed at step 40, so this run mixes two versions of the model' in notes
-  edit(directory, 'post_norm', [2], result={'code_changed_at': [{'step': 300, 'digest': 'b' * 64}]})
+  edit_runs(directory, 'post_norm', [2], result={'code_changed_at': [{'step': 300, 'digest': 'b' * 64}]})
   notes = summary_of(directory)['notes']
   assert 'post_norm, seed 2: evaluated by other code than it was trained with' in notes
   assert not [note for note in notes if 'mixes' in note]
@@ -209,7 +210,7 @@ def test_a_tuning_that_does_not_apply_is_not_stated(case, tmp_path):
 
 def test_runs_of_other_code_than_this_checkout_are_reported(directory):
   assert not any('code' in note for note in summary_of(directory)['notes'])
-  edit(directory, 'post_norm', [1, 2], result={'code': {'digest': 'b' * 64, 'revision': None, 'modified': False}})
+  edit_runs(directory, 'post_norm', [1, 2], result={'code': {'digest': 'b' * 64, 'revision': None, 'modified': False}})
   assert any(note.startswith('2 of 8 runs were made by other code than') for note in summary_of(directory)['notes'])
 
 
@@ -221,7 +222,7 @@ def test_results_of_an_older_version_are_reported(directory):
 
 
 def test_an_unrecorded_setting_counts_as_no_difference(directory):
-  edit(directory, 'post_norm', [3], result={'settings': {'jax_enable_x64': False, 'XLA_FLAGS': None}})
+  edit_runs(directory, 'post_norm', [3], result={'settings': {'jax_enable_x64': False, 'XLA_FLAGS': None}})
   for variant, seed in (('baseline', 0), ('post_norm', 0), ('post_norm', 1), ('post_norm', 2)):
     path = directory / variant / f'seed_{seed}/result.json'
     later = ('settings', 'code', 'sha256')
@@ -231,7 +232,7 @@ def test_an_unrecorded_setting_counts_as_no_difference(directory):
   differing = [note for note in summary['notes'] if 'differs' in note]
   assert [note.partition(' ')[0] for note in differing] == ['code', 'jax_enable_x64']
   assert differing[1] == 'jax_enable_x64 differs: not set in baseline (seeds 1-3); False in post_norm (seed 3)'
-  edit(directory, 'post_norm', [3], result={'settings': {'jax_default_prng_impl': 'threefry2x32'}})
+  edit_runs(directory, 'post_norm', [3], result={'settings': {'jax_default_prng_impl': 'threefry2x32'}})
   assert not [note for note in summary_of(directory)['notes'] if note.startswith(('jax_', 'XLA_'))]
 
 
@@ -253,13 +254,13 @@ def test_without_common_seeds_nothing_is_held_equal_by_seed(directory):
 
 
 def test_the_data_order_is_not_stated_as_equal_for_other_code(directory):
-  edit(directory, 'post_norm', range(4), result={'code': {'digest': 'b' * 64}})
+  edit_runs(directory, 'post_norm', range(4), result={'code': {'digest': 'b' * 64}})
   assert 'data order' in summary_of(directory)['not_held_equal']
 
 
 def test_a_run_resumed_under_other_settings_is_reported_and_not_compared(directory):
   changes = {'jax_default_matmul_precision': ['bfloat16', None], 'version of jax': ['0.1', '0.10.2']}
-  edit(directory, 'post_norm', [2], result={'environment_changed_at': [{'step': 40, 'changes': changes}]})
+  edit_runs(directory, 'post_norm', [2], result={'environment_changed_at': [{'step': 40, 'changes': changes}]})
   summary = summary_of(directory)
   assert (
     'post_norm, seed 2: resumed in another environment: from step 40 on jax_default_matmul_precision not set '
@@ -267,10 +268,10 @@ def test_a_run_resumed_under_other_settings_is_reported_and_not_compared(directo
   ) in summary['notes']
   assert 'initial values' in summary['not_held_equal']
   changes = {'jax_default_prng_impl': ['rbg', 'threefry2x32']}
-  edit(directory, 'post_norm', range(4), result={'environment_changed_at': [{'step': 40, 'changes': changes}]})
+  edit_runs(directory, 'post_norm', range(4), result={'environment_changed_at': [{'step': 40, 'changes': changes}]})
   reason = 'the setting jax_default_prng_impl is rbg up to step 40, then threefry2x32 (baseline threefry2x32)'
   assert summary_of(directory)['variants']['post_norm']['not_comparable'] == [reason]
-  edit(directory, 'post_norm', range(4), result={'environment_changed_at': [{'step': 300, 'changes': changes}]})
+  edit_runs(directory, 'post_norm', range(4), result={'environment_changed_at': [{'step': 300, 'changes': changes}]})
   summary = summary_of(directory)
   assert summary['variants']['post_norm']['comparison'], 'the evaluation draws no random numbers'
   assert summary['notes'][-1].endswith(': evaluated with jax_default_prng_impl threefry2x32 instead of rbg')
@@ -278,18 +279,18 @@ def test_a_run_resumed_under_other_settings_is_reported_and_not_compared(directo
 
 def test_runs_started_with_other_code_share_nothing_that_code_decides(directory):
   change = {'step': 40, 'digest': code_version()['digest'], 'before': 'b' * 64}
-  edit(directory, 'post_norm', range(4), result={'code_changed_at': [change]})
+  edit_runs(directory, 'post_norm', range(4), result={'code_changed_at': [change]})
   assert summary_of(directory)['not_held_equal'][:2] == ['data order', 'initial values']
-  edit(directory, 'post_norm', range(4), result={'code_changed_at': [change | {'step': 300}]})
+  edit_runs(directory, 'post_norm', range(4), result={'code_changed_at': [change | {'step': 300}]})
   assert summary_of(directory)['not_held_equal'][:2] == ['data order', 'initial values']
   change = {'step': 300, 'digest': 'b' * 64, 'before': code_version()['digest']}
   other = {'digest': 'b' * 64}
-  edit(directory, 'post_norm', range(4), result={'code_changed_at': [change], 'code': other})
+  edit_runs(directory, 'post_norm', range(4), result={'code_changed_at': [change], 'code': other})
   assert {ORDER, VALUES} <= {*summary_of(directory)['held_equal']}
 
 
 def test_a_variant_is_tuned_only_if_all_of_its_runs_are(directory):
-  edit(directory, 'post_norm', [0, 1], result={'learning_rate_tuned': True})
+  edit_runs(directory, 'post_norm', [0, 1], result={'learning_rate_tuned': True})
   summary = summary_of(directory)
   assert summary['variants']['post_norm']['learning_rate_tuned'] is False
   assert '(tuned' not in summary['variants']['post_norm']['sentence']

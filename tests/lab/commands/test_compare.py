@@ -6,8 +6,8 @@ import shutil
 import fake_runs
 import pandas as pd
 import pytest
+from fake_runs import edit_runs
 from in_process import run_main
-from test_comparability import edit
 
 from lab.commands import compare, run_experiment
 from lab.commands.compare import Group
@@ -72,7 +72,7 @@ def test_one_experiment_in_two_work_directories(place):
 
 def test_what_is_reached_twice_counts_once_and_copies_do_not(place):
   (place / 'link').symlink_to(place / 'runs')
-  edit(place / 'runs/block', 'relu', [1], {'run.init_seed': 0, 'data.seed': 0})
+  edit_runs(place / 'runs/block', 'relu', [1], {'run.init_seed': 0, 'data.seed': 0})
   found = compare.load(['runs/block/relu', 'link/block', 'runs/block/relu/seed_0'], 'x')
   assert {name: [run.seed for run in found.of(name)] for name in found.variants} == {
     'relu': [0], 'baseline': [0, 1], 'post_norm': [0, 1],
@@ -85,7 +85,7 @@ def test_runs_moved_aside_are_compared_with_the_new_ones_and_never_pooled_with_t
   block = place / 'runs/block'
   shutil.copytree(block / 'relu', block / 'relu_old')
   shutil.copytree(block / 'relu/seed_1', block / 'relu/seed_1_old')
-  edit(block, 'relu_old', [0, 1], {'run.steps': 30})
+  edit_runs(block, 'relu_old', [0, 1], {'run.steps': 30})
   found = compare.load(['runs/block/relu', 'runs/block/relu_old', 'runs/block/relu/seed_1_old'], 'x')
   assert {name: [run.seed for run in found.of(name)] for name in found.variants} == {
     'relu': [0, 1], 'relu_old': [0, 1], 'relu/seed_1_old': [1],
@@ -107,13 +107,13 @@ REFUSED = {
 @pytest.mark.parametrize('case', REFUSED)
 def test_what_cannot_be_compared_is_not(place, case):
   config, result, says = REFUSED[case]
-  edit(place / 'runs/custom', 'mine', [0, 1], config, result)
+  edit_runs(place / 'runs/custom', 'mine', [0, 1], config, result)
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
   assert found.not_comparable == {'mine': (says,)}
 
 
 def test_seeds_within_one_must_agree(place):
-  edit(place / 'runs/custom', 'mine', [1], {'run.steps': 30})
+  edit_runs(place / 'runs/custom', 'mine', [1], {'run.steps': 30})
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
   assert found.not_comparable == {'mine': ('run.steps is 100 in seed 0, 30 in seed 1',)}
 
@@ -131,9 +131,9 @@ def test_a_seed_that_one_has_and_another_lacks_is_told(place):
 def test_other_tokens_are_compared_where_the_text_is_the_same(place, ours, theirs, paths, same):
   """A text may change while its paths do not, and another tokenizer changes the checksum of the tokens either way."""
   config = {'data.tokenizer': 'x.json', 'data.paths': paths}
-  edit(place / 'runs/custom', 'mine', [0, 1], config, {'data_checksum': 'f00d' * 16})
+  edit_runs(place / 'runs/custom', 'mine', [0, 1], config, {'data_checksum': 'f00d' * 16})
   for folder, variant, text in (('block', 'baseline', ours), ('custom', 'mine', theirs)):
-    edit(place / 'runs' / folder, variant, [0, 1], result={'text_checksum': text} if text else {})
+    edit_runs(place / 'runs' / folder, variant, [0, 1], result={'text_checksum': text} if text else {})
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
   assert found.not_comparable == ({} if same else {'mine': ('the data checksum is f00df00d (baseline b2c26b87)',)})
 
@@ -165,9 +165,9 @@ def test_a_long_comparison_has_a_short_name():
 MISTAKES = {
   'nothing there': (['--compare=nowhere'], 'there is no directory nowhere'),
   'no runs': (['--compare=runs/block/baseline,empty'], 'empty has no finished run'),
-  'no directory': (['--compare=,'], '--compare: name the directories'),
-  'training': (['--compare=runs', '--experiment=block'], 'leave --experiment out'),
-  'settings': (['--compare=runs', '--config.run.steps=3'], 'leave --config out'),
+  'no directory': (['--compare=,'], '--compare: list the directories'),
+  'training': (['--compare=runs', '--experiment=block'], 'omit --experiment'),
+  'settings': (['--compare=runs', '--config.run.steps=3'], 'omit --config'),
   'a name': (['--compare=runs', '--name=../x'], "the name '../x'"),
   'labels': (
     ['--compare=runs/block', '--labels=post=x'],
@@ -204,7 +204,7 @@ def test_labels_are_read():
 def test_labels_are_in_table_figures_and_files_with_the_names_kept(place):
   directory = place / 'runs/block'
   shown = {'baseline': 'Pre-Norm', 'post_norm': 'Post-LN & co'}
-  edit(directory, 'relu', [0], {'run.steps': 30})
+  edit_runs(directory, 'relu', [0], {'run.steps': 30})
   summary, _ = report.write(BLOCK, directory, 'python train.py', None, shown)
   assert summary['baseline'] == 'Pre-Norm'
   assert {label: entry['name'] for label, entry in summary['variants'].items()} == {

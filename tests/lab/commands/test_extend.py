@@ -101,17 +101,17 @@ def test_what_only_decides_what_is_looked_at_may_change(block, launched):
 
 
 REFUSED = {
-  'no steps': ([], 'say to how many steps, as in --config.run.steps=600: the runs of block have 300'),
-  'fewer': (['--config.run.steps=100'], 'holds a run of 300 steps, more than the requested 100'),
+  'no steps': ([], 'set the number of steps, as in --config.run.steps=600: the runs of block have 300'),
+  'fewer': (['--config.run.steps=100'], 'has a run of 300 steps, more than the requested 100'),
   'a rate': (
     ['--experiment=block', '--config.run.steps=600', '--config.optimizer.learning_rate=0.1'],
-    'and 0.1 is asked for: --extend changes nothing but the steps; leave --config.optimizer.learning_rate out',
+    'but 0.1 is requested: --extend changes only the number of steps; omit --config.optimizer.learning_rate',
   ),
-  'a shared rate': (['--config.run.steps=600', '--shared_learning_rate=0.1'], '--extend changes nothing but the steps'),
-  'a seed': (['--config.run.steps=600', '--seeds=0,7'], 'since there is no run of block with seed 7'),
-  'another experiment': (['--experiment=heads', '--config.run.steps=600'], 'no run of heads; there are block (8 runs'),
-  'a name': (['--name=long', '--config.run.steps=600'], 'no run of custom; there are block (8 runs of baseline'),
-  'a custom one': (['--norm_placement=post', '--config.run.steps=600'], 'no run of norm_placement=post; there are'),
+  'a shared rate': (['--config.run.steps=600', '--shared_learning_rate=0.1'], '--extend changes only the number of'),
+  'a seed': (['--config.run.steps=600', '--seeds=0,7'], 'no run of block with seed 7 to extend'),
+  'another experiment': (['--experiment=heads', '--config.run.steps=600'], 'no run of heads to extend; existing runs'),
+  'a name': (['--name=long', '--config.run.steps=600'], 'no run of custom to extend; existing runs: block (8'),
+  'a custom one': (['--norm_placement=post', '--config.run.steps=600'], 'no run of norm_placement=post to extend'),
 }  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_an_empty_workdir_has_nothing_to_extend(tmp_path, monkeypatch, capfd):
   monkeypatch.chdir(tmp_path)
   for arguments in (['--name=long'], [], ['--experiment=heads'], ['--noresidual']):
     assert run_main('--extend', '--config.run.steps=600', *arguments) == 2
-    assert 'nothing to extend, since there is no run of ' in capfd.readouterr().err
+    assert '--extend: no run of ' in capfd.readouterr().err
   assert list(tmp_path.iterdir()) == []
 
 
@@ -170,5 +170,5 @@ def test_a_run_keeps_a_config_that_its_experiment_no_longer_declares(tmp_path):
   planned = plan.plan_runs(changed, Config(), longer, tmp_path)
   runs = extend.plan_extension(changed, planned, longer, tmp_path, any_seed=True)
   assert {run.config.optimizer.clip for run in runs} == {1.0}
-  with pytest.raises(ConfigError, match='nothing to extend'):
+  with pytest.raises(ConfigError, match='no run of other to extend'):
     extend.plan_extension(dataclasses.replace(changed, name='other'), planned, longer, tmp_path, any_seed=True)

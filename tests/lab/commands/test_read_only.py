@@ -46,7 +46,7 @@ def test_the_report_of_a_read_only_workdir_is_its_table(runs, user_folder, capfd
   output, error = capfd.readouterr()
   assert 'post_norm' in output
   assert 'minus baseline' in output
-  assert 'only the table: ' in output
+  assert 'report not written, only the table above: ' in output
   assert 'could not be written (Permission denied)' in output
   assert error == ''
   assert content_of(user_folder) == before

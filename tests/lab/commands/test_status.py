@@ -112,7 +112,7 @@ def test_the_flags_are_those_of_the_experiment(tmp_path, monkeypatch, capfd):
   output = capfd.readouterr().out
   assert re.search(r'trial/learning_rate=0.001/seed_0 +waiting +0/300', output)
   assert '\n4 runs: 4 waiting\n' in output
-  assert 'not what this command would train: runs/trial/learning_rate=0.001/seed_0 holds another run (' in output
+  assert 'this command would train other runs: runs/trial/learning_rate=0.001/seed_0 holds another run (' in output
   assert 'run.batch_size is 7 there, 16 here' in output
   assert '--workdir' not in output
 
@@ -129,7 +129,7 @@ def test_runs_of_another_length_show_how_long_they_are(tmp_path, monkeypatch, ca
   output = capfd.readouterr().out
   assert re.search(r'seed_1 +waiting +0/40\b', output)
   assert re.search(r'seed_2 +waiting +0/300\b', output)
-  assert 'run.steps is 40 there, 300 here) (and 1 more like it); shown are the runs that are there' in output
+  assert 'run.steps is 40 there, 300 here) (and 1 more); the table shows the existing runs' in output
 
 
 NAMES = [
@@ -186,7 +186,7 @@ def test_without_an_experiment_all_that_is_there_is_shown(tmp_path, monkeypatch,
   assert '\n12 runs: 11 completed, 1 waiting\n' in output
   assert re.search(r'^w/trial/b/seed_2: .*config.json is damaged', output, re.MULTILINE)
   assert re.search(r'^trial/b/seed_0: .*metrics.jsonl, line 2 is damaged', output, re.MULTILINE)
-  assert 'w/trial/c/seed_0: has not begun' in output
+  assert 'w/trial/c/seed_0: not started' in output
   assert content_of(tmp_path) == before
   assert run_main('--status', '--workdir=w', '--experiment=heads', '--seeds=0') == 0
   assert 'waiting' in capfd.readouterr().out

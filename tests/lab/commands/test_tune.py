@@ -190,9 +190,9 @@ def test_a_damaged_file_is_made_again_from_its_runs(patched, conducted, tmp_path
   assert run_main(BLOCK, '--variants=baseline,relu', at) == 2
   assert 'tuned.csv is damaged (its content does not match its checksum): --tune rebuilds it' in capsys.readouterr().err
   assert run_main(BLOCK, '--tune', '--variants=relu', at) == 2  # the other's choice is lost, and would not come back
-  assert 'and also had baseline: tune all of them, without --variants' in capsys.readouterr().err
+  assert 'it also had baseline: tune all variants, without --variants' in capsys.readouterr().err
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
-  assert 'made again from its runs' in capsys.readouterr().out
+  assert 'rebuilt from its runs' in capsys.readouterr().out
   assert patched.trained == []
   assert path.read_bytes().partition(b'variant,')[2] == whole.partition(b'variant,')[2]
 
@@ -230,7 +230,7 @@ def test_a_tuning_holds_for_the_settings_it_was_made_at(committed, conducted, tm
   assert rates_of(runs) == dict.fromkeys(VARIANTS, 4e-3)
   assert found is None
   said = ' '.join(capsys.readouterr().out.split())
-  assert 'all variants run at one learning rate' in said
+  assert 'all variants run at the same learning rate' in said
   assert 'run.steps is 300 there, 99 here' in said
 
 
