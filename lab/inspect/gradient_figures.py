@@ -57,20 +57,20 @@ def two_paths(measured: Sequence[GradientSamples]) -> CaptionedFigure:
   panels = figure.subplots(2 * rows, columns, squeeze=False, sharex='col' if rows == 1 else False,
                            height_ratios=[2, 1] * rows)  # fmt: skip
   for index, one in enumerate(measured):
-    above, below = panels[index // columns * 2 : index // columns * 2 + 2, index % columns]
+    norm_axes, cosine_axes = panels[index // columns * 2 : index // columns * 2 + 2, index % columns]
     x = _sublayer_positions(one)
     for name, style in PATHS.items():
-      _plot_with_band(above, x, one, name, label=name, **style)
-    _plot_with_band(below, x, one, 'cosine', color=GREY, lw=1)
-    above.set(yscale='log', title=escape_dollars(one.label))
-    below.set(ylim=(-1.05, 1.05), xlabel=f'layer ({one.layers}: output)')
-    below.axhline(0, color=GREY, lw=0.6)
-    for axes in (above, below):
+      _plot_with_band(norm_axes, x, one, name, label=name, **style)
+    _plot_with_band(cosine_axes, x, one, 'cosine', color=GREY, lw=1)
+    norm_axes.set(yscale='log', title=escape_dollars(one.label))
+    cosine_axes.set(ylim=(-1.05, 1.05), xlabel=f'layer ({one.layers}: output)')
+    cosine_axes.axhline(0, color=GREY, lw=0.6)
+    for axes in (norm_axes, cosine_axes):
       axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
       axes.set_xlim(0, one.layers)
     if index % columns == 0:
-      above.set_ylabel(STREAM_LABEL)
-      below.set_ylabel('cosine of\nskip and branch')
+      norm_axes.set_ylabel(STREAM_LABEL)
+      cosine_axes.set_ylabel('cosine of\nskip and branch')
   for index in range(len(measured), rows * columns):
     for axes in panels[index // columns * 2 : index // columns * 2 + 2, index % columns]:
       axes.set_axis_off()

@@ -85,9 +85,8 @@ def _sublayer_cells(
 def _total_cells(
   value: float, half_width: float, low: float, high: float, bar_width: int, names: Sequence[str]
 ) -> list[str]:
-  total = format_number(
-    value, half_width if 'gain' in names else None
-  )  # two models side by side leave no space for the interval
+  shows_interval = 'gain' in names  # two models side by side leave no space for it
+  total = format_number(value, half_width if shows_interval else None)
   return [total, text_bar(value, low, high, bar_width)] if bar_width else [total]
 
 

@@ -60,7 +60,7 @@ def read_record(path: Path, reproduction: Reproduction) -> dict[str, Any]:
 
 
 def code_note(record: Record) -> str | None:
-  """A note on a record that other code than this checkout's measured; None if there is nothing to note."""
+  """A note if the record was measured by other code than this checkout; otherwise None."""
   others = [made_by for made_by in record.get('made_by', ()) if made_by['digest'] != DIGEST]
   if not others:
     return None

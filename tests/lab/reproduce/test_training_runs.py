@@ -35,20 +35,20 @@ def two_seeds(monkeypatch):
 
 @pytest.mark.slow
 def test_a_reproduction_is_measured_in_the_runs_it_trains(two_seeds, tmp_path):
-  made = training_runs.train_and_measure(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
+  content = training_runs.train_and_measure(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
   finals = [
     read_json(tmp_path / f'initialisation/{placement}_depth_scale_0.004/seed_1/result.json')['val_loss']
     for placement in ('pre', 'post')
   ]
-  measured = record.to_json(made['measured'])
+  measured = record.to_json(content['measured'])
   assert measured['depth_scale'][1] == pytest.approx(finals[1] - finals[0])
   assert [comparison.seeds for comparison in compare_all(two_seeds, measured)] == [2, 2, 2]
-  assert made['settings']['model.num_layers'] == 2
-  assert 'run.init_seed' not in made['settings']
-  assert made['seeds'] == [0, 1]
-  assert len(made['data_checksum']) == 64
-  again = training_runs.train_and_measure(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
-  assert again['measured'] == made['measured'], 'finished runs are read, not trained again'
+  assert content['settings']['model.num_layers'] == 2
+  assert 'run.init_seed' not in content['settings']
+  assert content['seeds'] == [0, 1]
+  assert len(content['data_checksum']) == 64
+  repeated = training_runs.train_and_measure(two_seeds, 'small', tmp_path, Console(file=io.StringIO()))
+  assert repeated['measured'] == content['measured'], 'finished runs are read, not trained again'
 
 
 def test_a_failed_run_is_reported_with_the_command_to_repeat(two_seeds, tmp_path, monkeypatch):
@@ -89,25 +89,25 @@ def copy_task(monkeypatch, tmp_path):
 
 def test_the_time_is_given_per_run(copy_task):
   reproduction, workdir = copy_task
-  made = {**training_runs.measure_runs(reproduction, 'small', workdir), 'seconds': 90.0}
-  assert reproduction_report.ReproductionResult(reproduction, made, (), '').time == '6 runs of 15 s'
-  del made['runs']
-  assert reproduction_report.ReproductionResult(reproduction, made, (), '').time == '90 s'
+  content = {**training_runs.measure_runs(reproduction, 'small', workdir), 'seconds': 90.0}
+  assert reproduction_report.ReproductionResult(reproduction, content, (), '').time == '6 runs of 15 s'
+  del content['runs']
+  assert reproduction_report.ReproductionResult(reproduction, content, (), '').time == '90 s'
 
 
 def test_from_logs_reads_the_runs_if_they_exist(copy_task):
   reproduction, workdir = copy_task
   path = workdir / 'reproduce/copy_task/measured.json'
-  made = training_runs.measure_runs(reproduction, 'small', workdir)
-  assert record.to_json(made['measured'])['pre'] == [0, 0]
-  assert made['seeds'] == [0, 1]
-  write_json(path, {**made, 'measured': {**record.to_json(made['measured']), 'pre': [9.0, 9.0]}})
-  asked = command.ReproduceOptions(from_logs=True)
-  again = command.obtain_record(asked, reproduction, path.parents[1], Console(file=io.StringIO()))
-  assert again['measured'] == record.to_json(made['measured'])
+  content = training_runs.measure_runs(reproduction, 'small', workdir)
+  assert record.to_json(content['measured'])['pre'] == [0, 0]
+  assert content['seeds'] == [0, 1]
+  write_json(path, {**content, 'measured': {**record.to_json(content['measured']), 'pre': [9.0, 9.0]}})
+  options = command.ReproduceOptions(from_logs=True)
+  again = command.obtain_record(options, reproduction, path.parents[1], Console(file=io.StringIO()))
+  assert again['measured'] == record.to_json(content['measured'])
   before = path.read_bytes()
   shutil.rmtree(workdir / 'copy_task')
-  assert command.obtain_record(asked, reproduction, path.parents[1], Console(file=io.StringIO())) == again
+  assert command.obtain_record(options, reproduction, path.parents[1], Console(file=io.StringIO())) == again
   assert path.read_bytes() == before
 
 
