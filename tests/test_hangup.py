@@ -33,14 +33,14 @@ def uninterrupted(tmp_path_factory) -> Path:
 
 
 @contextlib.contextmanager
-def in_a_terminal(place: Path, cache: Path, ignored: bool):
+def in_a_terminal(folder: Path, cache: Path, ignored: bool):
   """Runs the command in a new terminal, with SIGHUP ignored or not; yields the process and a function to hang up."""
-  place.mkdir(exist_ok=True)
+  folder.mkdir(exist_ok=True)
   terminal, child = pty.openpty()
   environment = os.environ | {'BLOCKLAB_CACHE': str(cache)}
   process = subprocess.Popen(
     [sys.executable, '-c', TAKE_TERMINAL, 'SIG_IGN' if ignored else 'SIG_DFL', *COMMAND],
-    cwd=place, env=environment, stdin=child, stdout=child, stderr=child, start_new_session=True,
+    cwd=folder, env=environment, stdin=child, stdout=child, stderr=child, start_new_session=True,
   )  # fmt: skip
   os.close(child)
   closed = threading.Event()
@@ -57,48 +57,48 @@ def in_a_terminal(place: Path, cache: Path, ignored: bool):
 
 @pytest.mark.slow
 def test_a_closed_terminal_stops_the_command_unless_under_nohup(uninterrupted, tmp_path):
-  cache, place = uninterrupted / 'cache', tmp_path / 'place'
-  with in_a_terminal(place, cache, ignored=False) as (process, close):
-    wait_for(lambda: last_step(runs_of(place)[0]) > 0, process)
+  cache, folder = uninterrupted / 'cache', tmp_path / 'folder'
+  with in_a_terminal(folder, cache, ignored=False) as (process, close):
+    wait_for(lambda: last_step(runs_of(folder)[0]) > 0, process)
     close()
     assert process.wait(30) == 75
-  assert steps_in(runs_of(place)[0] / 'checkpoints')[0] == last_step(runs_of(place)[0]) > 0
-  assert 'Traceback' not in (runs_of(place)[0] / 'log.txt').read_text()
-  with in_a_terminal(place, cache, ignored=True) as (process, close):
-    wait_for(lambda: last_step(runs_of(place)[1]) > 0, process)
+  assert steps_in(runs_of(folder)[0] / 'checkpoints')[0] == last_step(runs_of(folder)[0]) > 0
+  assert 'Traceback' not in (runs_of(folder)[0] / 'log.txt').read_text()
+  with in_a_terminal(folder, cache, ignored=True) as (process, close):
+    wait_for(lambda: last_step(runs_of(folder)[1]) > 0, process)
     close()
     assert process.wait(120) == 0
-  compare(place, uninterrupted)
+  compare(folder, uninterrupted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('moment', ['compile', 'step', 'evaluation', 'save', 'between runs'])
 def test_after_a_command_is_killed_without_its_workers_the_next_one_resumes(uninterrupted, tmp_path, moment):
-  cache, place = uninterrupted / 'cache', tmp_path / 'place'
-  process = start(place, tmp_path / 'cold' if moment == 'compile' else cache)
-  wait_for(lambda: MOMENTS[moment][0](place), process)
+  cache, folder = uninterrupted / 'cache', tmp_path / 'folder'
+  process = start(folder, tmp_path / 'cold' if moment == 'compile' else cache)
+  wait_for(lambda: MOMENTS[moment][0](folder), process)
   process.kill()
   process.wait()
   started = time.monotonic()
-  while any(locks.trainer(run) for run in runs_of(place)):
+  while any(locks.trainer(run) for run in runs_of(folder)):
     time.sleep(0.01)
   assert time.monotonic() - started < 10
-  process = start(place, cache)
-  assert process.wait() == 0, (place / 'output.txt').read_text()
-  compare(place, uninterrupted)
+  process = start(folder, cache)
+  assert process.wait() == 0, (folder / 'output.txt').read_text()
+  compare(folder, uninterrupted)
 
 
 @pytest.mark.slow
 def test_a_closed_pipe_stops_no_run(uninterrupted, tmp_path):
-  place = tmp_path / 'place'
-  place.mkdir()
+  folder = tmp_path / 'folder'
+  folder.mkdir()
   environment = os.environ | {'BLOCKLAB_CACHE': str(uninterrupted / 'cache')}
   pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
-  with subprocess.Popen(COMMAND, cwd=place, env=environment, text=True, **pipes) as process:
+  with subprocess.Popen(COMMAND, cwd=folder, env=environment, text=True, **pipes) as process:
     head = subprocess.run(['head', '-1'], stdin=process.stdout, capture_output=True, text=True)
     process.stdout.close()
     error = process.stderr.read()
   assert head.stdout.count('\n') == 1
   assert error == 'train.py: stdout cannot be written to (Broken pipe): continuing without it\n'
   assert process.returncode == 0
-  compare(place, uninterrupted)
+  compare(folder, uninterrupted)

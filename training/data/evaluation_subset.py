@@ -49,17 +49,17 @@ def evaluation_subset(data: Data, split: Split, tokens: int) -> EvaluationSubset
   if data.corpus is None:
     split_tokens = count_scored(dataset)
     full = tokens == 0 or tokens >= split_tokens
-    chosen = len(dataset) if full else max(1, len(dataset) * tokens // split_tokens)
-    part = dataset if chosen == len(dataset) else Subset(dataset, evenly_spread(len(dataset), chosen))
+    count = len(dataset) if full else max(1, len(dataset) * tokens // split_tokens)
+    part = dataset if count == len(dataset) else Subset(dataset, evenly_spread(len(dataset), count))
     return EvaluationSubset(part, split_tokens if part is dataset else count_scored(part), split_tokens, None)
   segments = data.corpus.segments_of(split)
-  kept = chosen_segments(segments, tokens)
-  scored = sum(segment.scored_tokens for segment in kept)
-  per_token = sum(segment.scored_bytes for segment in kept) / scored
-  if len(kept) == len(segments):
+  chosen = chosen_segments(segments, tokens)
+  scored = sum(segment.scored_tokens for segment in chosen)
+  per_token = sum(segment.scored_bytes for segment in chosen) / scored
+  if len(chosen) == len(segments):
     return EvaluationSubset(dataset, scored, scored, per_token)
   split_tokens = sum(segment.scored_tokens for segment in segments)
-  return EvaluationSubset(Subset(dataset, _windows_in(dataset, kept)), scored, split_tokens, per_token)
+  return EvaluationSubset(Subset(dataset, _windows_in(dataset, chosen)), scored, split_tokens, per_token)
 
 
 def chosen_segments(segments: Sequence[Segment], tokens: int) -> list[Segment]:

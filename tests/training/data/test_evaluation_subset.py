@@ -86,8 +86,8 @@ def test_entropy_and_ngrams_are_of_the_same_tokens(tokens):
   shares = [count / counts.total() for count in counts.values()]
   assert ngrams.unigram_entropy(part.dataset) == pytest.approx(-sum(p * math.log(p) for p in shares))
   chosen = {1: [0], 120: [0, 3, 6], 0: range(10)}[tokens]
-  kept = [data.corpus.segments_of('validation')[number] for number in chosen]
-  alone = Corpus(data.corpus.tokens, (*data.corpus.segments_of('train'), *kept), 256, 'checksum')
+  chosen_blocks = [data.corpus.segments_of('validation')[number] for number in chosen]
+  alone = Corpus(data.corpus.tokens, (*data.corpus.segments_of('train'), *chosen_blocks), 256, 'checksum')
   expected = ngrams.ngram_bits_per_byte(Data(256, 'checksum', *(data.train,) * 3, alone), 'validation')
   assert ngrams.ngram_bits_per_byte(data, 'validation', tokens) == expected
 
@@ -115,8 +115,8 @@ def test_kjv_is_evaluated_on_the_full_splits():
 
 def test_of_a_synthetic_task_it_has_whole_sequences():
   data = load_splits(DataConfig(task='copy', sequence_length=9), 4)
-  whole, part = evaluation_subset(data, 'test', 0), evaluation_subset(data, 'test', 400)
-  assert (whole.dataset, whole.tokens, whole.split_tokens, whole.bits_per_byte(1.0)) == (data.test, 4096, 4096, None)
+  full, part = evaluation_subset(data, 'test', 0), evaluation_subset(data, 'test', 400)
+  assert (full.dataset, full.tokens, full.split_tokens, full.bits_per_byte(1.0)) == (data.test, 4096, 4096, None)
   assert (len(part.dataset), part.tokens, part.split_tokens) == (100, 400, 4096)
   rows = [k * 1024 // 100 for k in range(100)]
   np.testing.assert_array_equal(
