@@ -80,7 +80,8 @@ def _find(name: str, variable: str) -> Any:
   except ConfigError as error:
     raise ConfigError(f'{_format_path(path)}, line {found[variable]}: {error}') from None
   except (Exception, SystemExit) as error:  # importing the file may raise anything
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    lines = [frame.lineno for frame in frames if frame.lineno]
     where = f', line {lines[-1]}' if lines else ''
     moved = describe_move(path, lines[-1]) if lines and isinstance(error, ImportError) else None
     raise ConfigError(f'{_format_path(path)}{where}: {moved or f"{type(error).__name__}: {error}"}') from error
