@@ -1,13 +1,16 @@
-"""Inspecting a run while it is still training."""
+"""Measured gradients: their data frame, and measuring a run that is still training."""
 
+import math
 import shutil
 
+import fake_gradients
 import jax
 import made_run
+import pandas as pd
 import pytest
 
 from lab.inspect import gradients
-from lab.inspect.gradients import GradientSamples, InspectedModel
+from lab.inspect.gradients import GradientSamples, InspectedModel, as_dataframe
 from training.config import Config, ConfigError
 from training.data.loading import load_data
 from training.run_files import checkpoint, trained_run
@@ -27,9 +30,9 @@ def run(tmp_path):
 def train_on(run, step: int) -> None:
   """Adds a checkpoint and deletes the oldest, as training does."""
   steps = trained_run.checkpoint_steps(run)
-  folder = run / 'checkpoints'
-  shutil.copytree(folder / str(steps[-1]), folder / str(step))
-  shutil.rmtree(folder / str(steps[0]))
+  directory = run / 'checkpoints'
+  shutil.copytree(directory / str(steps[-1]), directory / str(step))
+  shutil.rmtree(directory / str(steps[0]))
 
 
 def rotate_before(monkeypatch, run, steps: list[int], times: int = 1, partly: bool = False) -> None:
@@ -118,3 +121,18 @@ def test_an_orbax_error_on_deleted_files_is_reported_as_deleted(run, monkeypatch
 def test_parameters_are_those_of_the_checkpoint(run):
   params = trained_run.checkpointed_state(CONFIG, run, 36).params
   assert {float(leaf.min()) for leaf in jax.tree.leaves(params)} == {36.0}
+
+
+def test_dataframe_has_one_row_per_layer_sublayer_and_metric():
+  one = fake_gradients.measured(3, name='post', step=0)
+  table = as_dataframe([one])
+  assert list(table.columns) == ['model', 'step', 'layer', 'sublayer', 'measure', 'mean', 'low', 'high', 'batches']
+  assert not table.duplicated(['model', 'step', 'layer', 'sublayer', 'measure']).any()
+  row = table[(table.layer == 1) & (table.sublayer == 'feed_forward') & (table.measure == 'total')].iloc[0]
+  values = one.samples['total'][:, 1, 1]
+  assert row['mean'] == pytest.approx(values.mean())
+  half = 4.302652729911275 * values.std(ddof=1) / math.sqrt(3)  # Student's t, 2 degrees of freedom
+  assert (row['low'], row['high']) == pytest.approx((values.mean() - half, values.mean() + half))
+  assert set(table[table.measure == 'attention_entropy'].sublayer) == {'head_0', 'head_1'}
+  assert pd.isna(table[table.sublayer == 'head'].iloc[0]['layer'])
+  assert table[table.sublayer == 'output'].iloc[0][['layer', 'measure']].tolist() == [3, 'total']
