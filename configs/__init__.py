@@ -1,1 +1,1 @@
-"""Scales: one file each, with a function get_config() that returns a Config."""
+"""Scale files: each has a function get_config() that returns a Config."""

@@ -1,4 +1,4 @@
-"""The fields of Config as absl flags, `--config.model.num_layers=24`, short ones, and `--config=FILE`."""
+"""The fields of Config as absl flags: `--config.model.num_layers=24`, short flags, and `--config=FILE`."""
 
 import dataclasses
 import importlib.util
@@ -16,8 +16,8 @@ from training.known_names import nearest_name
 from training.paths import parse_path
 
 PREFIX = 'config.'
-PATHS = ('data.tokenizer', 'run.init_from')  # fields that name one file or folder
-SHORT = {'norm_placement': NormPlacement, 'feed_forward': FeedForwardName}  # what people ask most
+PATH_FIELDS = ('data.tokenizer', 'run.init_from')  # the path of one file or folder
+SHORT = {'norm_placement': NormPlacement, 'feed_forward': FeedForwardName}  # the most used fields
 DEFINE: dict[Any, Any] = {
   int: flags.DEFINE_integer,
   float: flags.DEFINE_float,
@@ -27,9 +27,9 @@ DEFINE: dict[Any, Any] = {
 
 
 def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `--config`, one typed flag for every field of Config, and short ones; None stands for "not given"."""
+  """Defines `--config`, one typed flag per field of Config, and short flags; the value None means "not passed"."""
   flags.DEFINE_string(
-    'config', None, 'A file whose get_config() returns a Config: the scale. Default: the one the experiment names.',
+    'config', None, 'A scale file, whose get_config() returns a Config. Default: the scale file of the experiment.',
     flag_values=flag_values,
   )  # fmt: skip
   for name, section in sections().items():
@@ -60,10 +60,10 @@ def _define(name: str, field: Any, description: str, flag_values: flags.FlagValu
 
 
 def config_changes(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
-  """The fields given on the command line, short flags included, by path: {'model.num_layers': 24}.
+  """The fields passed on the command line, including short flags, by path: {'model.num_layers': 24}.
 
   Raises:
-    ConfigError: if a field and its short flag say different things, or a path can be none.
+    ConfigError: if a field and its short flag have different values, or a path is invalid.
   """
   given = {name.removeprefix(PREFIX): flag_values[name].value for name in flag_values if name.startswith(PREFIX)}
   short = {f'model.{name}': flag_values[name].value for name in SHORT}
@@ -72,30 +72,30 @@ def config_changes(flag_values: flags.FlagValues = flags.FLAGS) -> dict[str, Any
     short |= {'model.attention_residual': scale, 'model.feed_forward_residual': scale}
   for path, value in short.items():
     if value is not None and given[path] not in (None, value):
-      raise ConfigError(f'--config.{path}={given[path]} and its short flag say different things: leave one out')
-  for path in PATHS:
+      raise ConfigError(f'--config.{path}={given[path]} and its short flag have different values: omit one of them')
+  for path in PATH_FIELDS:
     if value := given[path]:
       parse_path(value, f'--{PREFIX}{path}')
-  return _given(given) | _given(short)
+  return _passed(given) | _passed(short)
 
 
-def _given(changes: dict[str, Any]) -> dict[str, Any]:
+def _passed(changes: dict[str, Any]) -> dict[str, Any]:
   return {path: value for path, value in changes.items() if value is not None}
 
 
 def load_config(path: str) -> Config:
-  """Runs a config file's get_config().
+  """The Config that the get_config() of a scale file returns.
 
   Raises:
-    ConfigError: if there is no such file, or it fails, or gives no Config.
+    ConfigError: if there is no such file, or it fails or returns something else.
   """
   file = parse_path(path, '--config').absolute()
   if not file.is_file():
-    there = sorted(str(p) for p in file.parent.glob('*.py') if p.name not in ('__init__.py', 'flags.py'))
-    raise ConfigError(f'--config={path}: there is no such file{nearest_name(path, there)}')
+    existing = sorted(str(p) for p in file.parent.glob('*.py') if p.name not in ('__init__.py', 'flags.py'))
+    raise ConfigError(f'--config={path}: no such file{nearest_name(path, existing)}')
   spec = importlib.util.spec_from_file_location('config_file', file)
   if spec is None or spec.loader is None:
-    raise ConfigError(f'--config={path}: a config is a Python file, with a function get_config() that returns a Config')
+    raise ConfigError(f'--config={path}: a scale is a Python file with a function get_config() that returns a Config')
   module = importlib.util.module_from_spec(spec)
   try:
     spec.loader.exec_module(module)
@@ -103,11 +103,11 @@ def load_config(path: str) -> Config:
   except ConfigError:
     raise
   except SyntaxError as error:
-    raise ConfigError(f'--config={path}: not Python: {error}') from None
-  except Exception as error:  # whatever the user's own code may raise
+    raise ConfigError(f'--config={path}: not valid Python: {error}') from None
+  except Exception as error:  # the user's code may raise anything
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    place = f', line {lines[-1]}' if lines else ''
-    raise ConfigError(f'--config={path}{place}: {type(error).__name__}: {error}') from error
+    line = f', line {lines[-1]}' if lines else ''
+    raise ConfigError(f'--config={path}{line}: {type(error).__name__}: {error}') from error
   if not isinstance(config, Config):
-    raise ConfigError(f'--config={path}: needs a function get_config() that returns a Config, as in configs/tiny.py')
+    raise ConfigError(f'--config={path}: needs a function get_config() that returns a Config; see configs/tiny.py')
   return config

@@ -1,4 +1,4 @@
-"""A scale for one GPU, or a patient CPU: 8 layers of width 256, 256 positions.
+"""Scale for one GPU, or slowly for a CPU: 8 layers of width 256, 256 positions.
 
 python train.py --config=configs/small.py
 """
@@ -8,7 +8,7 @@ from training.config import Config, DataConfig, OptimizerConfig, RunConfig
 
 
 def get_config() -> Config:
-  """6.4M parameters; 2,000 steps of 32 sequences: 16M bytes, four times through the King James text."""
+  """6.4M parameters; 2,000 steps of 32 sequences: 16M bytes, four epochs of the King James Bible."""
   return Config(
     model=ModelConfig(num_layers=8, d_model=256, num_heads=8, num_positions=256),
     data=DataConfig(sequence_length=256),

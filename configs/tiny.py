@@ -1,4 +1,4 @@
-"""The scale of the default experiments: 12 layers that train in about half a minute on one laptop core.
+"""Scale of the default experiments: 12 layers that train in about half a minute on one laptop core.
 
 python train.py --config=configs/tiny.py
 """

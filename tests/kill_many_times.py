@@ -1,8 +1,8 @@
-"""Kills `python train.py` at random moments, starts it again, and compares what comes out with what nobody disturbed.
+"""Kills and restarts `python train.py` at random moments, and compares the result with an undisturbed run.
 
   python tests/kill_many_times.py --kills=60 --seed=0
 
-It takes about 7 seconds a kill. Every third trial begins with cold caches.
+It takes about 7 seconds per kill. Every third trial starts with empty caches.
 """
 
 import argparse
@@ -43,7 +43,7 @@ COMMAND = [
 VARIANTS = ('norm_placement=pre', 'norm_placement=post')
 WALL_CLOCK = ('seconds', 'tokens_per_second')
 
-# What a kill waits for, within how many seconds after it strikes, and how often it is chosen.
+# Moments of a kill: the condition, the longest random delay after it in seconds, and the weight of the choice.
 MOMENTS: dict[str, tuple[Callable[[Path], bool], float, int]] = {
   'start': (lambda place: True, 3.0, 2),
   'compile': (lambda place: any((run / 'lock').exists() for run in unfinished(place)), 4.0, 3),
@@ -64,7 +64,7 @@ def unfinished(place: Path) -> list[Path]:
 
 
 def last_step(run: Path) -> int:
-  """The step of the last line that is whole; 0 if there is none."""
+  """The step of the last complete line; 0 if there is none."""
   path = run / 'metrics.jsonl'
   lines = path.read_bytes().split(b'\n')[:-1] if path.exists() else []
   return json.loads(lines[-1])['step'] if lines else 0
@@ -75,7 +75,7 @@ def is_saving(run: Path) -> bool:
 
 
 def start(place: Path, cache: Path) -> subprocess.Popen:
-  """The command, in a process group of its own."""
+  """Starts the command in a new process group."""
   place.mkdir(parents=True, exist_ok=True)
   with (place / 'output.txt').open('ab') as output:
     return subprocess.Popen(
@@ -85,13 +85,13 @@ def start(place: Path, cache: Path) -> subprocess.Popen:
 
 
 def wait_for(moment: Callable[[], bool], process: subprocess.Popen) -> None:
-  """Waits for something to come true, or for the process to end."""
+  """Waits until the condition holds or the process exits."""
   while process.poll() is None and not moment():
     time.sleep(0.001)
 
 
 def kill_at(moment: str, process: subprocess.Popen, place: Path, random_numbers: random.Random) -> bool:
-  """Waits for the moment and kills the whole group; False if the command came to its end before."""
+  """Waits for the moment and kills the process group; False if the command exited before."""
   reached, within, _ = MOMENTS[moment]
   wait_for(lambda: reached(place), process)
   try:
@@ -109,7 +109,7 @@ def finish(place: Path, cache: Path) -> None:
 
 
 def compare(place: Path, expected: Path) -> None:
-  """Raises AssertionError if the runs are not the same to the bit, but for the wall clock."""
+  """Raises AssertionError unless the runs are equal to the bit, except for wall-clock times."""
   for run, other in zip(runs_of(place), runs_of(expected), strict=True):
     assert (run / 'metrics.jsonl').read_bytes() == (other / 'metrics.jsonl').read_bytes(), run
     rows = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
@@ -140,7 +140,7 @@ def results_of(place: Path) -> list[dict[str, str]]:
 
 
 def kill_many_times(kills: int, seed: int, folder: Path) -> Iterator[str]:
-  """Kills this many times; yields the moment of each, and `compared` where a trial came to its end."""
+  """Kills this many times; yields the moment of each kill, and `compared` after each trial."""
   random_numbers, done, trial = random.Random(seed), 0, 0
   finish(folder / 'undisturbed', folder / 'cache')
   while done < kills:

@@ -50,7 +50,7 @@ CASES = {
   '--run=bad\udcff': 'bad\\udcff: its name is not UTF-8',
   '--run=bad\x07bell': 'bad\\x07bell: its name is not UTF-8, or contains a line break or control character',
   '--depths=4 --config.data.tokenizer=~nosuchuser/t.json': 'no such user',
-  '--config=nowhere.py': '--config=nowhere.py: there is no such file',
+  '--config=nowhere.py': '--config=nowhere.py: no such file',
   '--depths=4 --batches=1': '--batches=1',
   '--depths=4 --noconfig.model.causal': 'model.causal=False lets every position attend to the token it predicts',
   '--dephts=4': "unknown flag --dephts: did you mean 'depths'?",

@@ -5,5 +5,5 @@ from kill_many_times import kill_many_times
 
 
 @pytest.mark.slow
-def test_what_is_killed_goes_on_as_if_it_had_not_been(tmp_path):
+def test_killed_runs_resume_to_the_bit(tmp_path):
   assert sum(moment != 'compared' for moment in kill_many_times(6, 0, tmp_path)) == 6

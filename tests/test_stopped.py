@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, sent to `python train.py` as a scheduler and a terminal send them."""
+"""SIGTERM and SIGINT to `python train.py`, as from a scheduler and a terminal."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ from kill_many_times import MOMENTS, compare, finish, last_step, runs_of, start,
 
 
 def catches_sigterm(process: subprocess.Popen) -> bool:
-  """Whether the process has got as far as to its first line."""
+  """Whether the process has installed its signal handler."""
   status = Path(f'/proc/{process.pid}/status').read_text()
   mask = int(status.partition('SigCgt:')[2].split()[0], 16)
   return bool(mask >> (signal.SIGTERM - 1) & 1)
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_at_any_phase_goes_on_as_if_it_had_not_been(tmp_path):
+def test_runs_stopped_in_any_phase_resume_to_the_bit(tmp_path):
   cache, place = tmp_path / 'cache', tmp_path / 'stopped'
   finish(tmp_path / 'undisturbed', cache)
   for moment, number in (
@@ -30,7 +30,7 @@ def test_a_run_that_is_stopped_at_any_phase_goes_on_as_if_it_had_not_been(tmp_pa
     reached, *_ = MOMENTS[moment]
     wait_for(lambda reached=reached, process=process: catches_sigterm(process) and reached(place), process)
     if number == signal.SIGINT:
-      os.killpg(process.pid, number)  # as a terminal does, to the workers too
+      os.killpg(process.pid, number)  # to the workers too, as a terminal does
     else:
       process.send_signal(number)
     assert process.wait(15) == 75, (place / 'output.txt').read_text()
@@ -49,7 +49,7 @@ def test_a_run_that_is_stopped_at_any_phase_goes_on_as_if_it_had_not_been(tmp_pa
 
 @pytest.mark.slow
 def test_a_second_sigint_quits_at_once(tmp_path):
-  process = start(tmp_path, tmp_path / 'cold')  # compiles for seconds, which no signal ends
+  process = start(tmp_path, tmp_path / 'cold')  # compiles for seconds, which no signal interrupts
   wait_for(lambda: (runs_of(tmp_path)[0] / 'lock').exists(), process)
   os.killpg(process.pid, signal.SIGINT)
   wait_for(lambda: 'stopping' in (tmp_path / 'output.txt').read_text(), process)

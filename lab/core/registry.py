@@ -123,9 +123,9 @@ def _parse(path: Path) -> ast.Module:
       return ast.parse(path.read_bytes())
   except SyntaxError as error:
     where = f', line {error.lineno}' if error.lineno else ''
-    raise ConfigError(f'{_format_path(path)}{where}: not Python: {error.msg}') from None
+    raise ConfigError(f'{_format_path(path)}{where}: not valid Python: {error.msg}') from None
   except (ValueError, RecursionError, MemoryError) as error:  # null bytes, or nested too deeply
-    raise ConfigError(f'{_format_path(path)}: not Python: {error}') from None
+    raise ConfigError(f'{_format_path(path)}: not valid Python: {error}') from None
   except OSError as error:
     raise ConfigError(f'{_format_path(path)}: cannot be read: {error.strerror}') from None
 

@@ -7,7 +7,7 @@ from training.mesh import make_mesh
 from training.programs import train_program
 
 
-def test_its_size_is_that_of_gpt_2_small():
+def test_base_has_the_size_of_gpt_2_small():
   model = get_config().model
   assert round(num_parameters(model) / 1e6) == 86
   with_words = get_config().replace({'model.vocab_size': 50304}).model
@@ -15,7 +15,7 @@ def test_its_size_is_that_of_gpt_2_small():
 
 
 @pytest.mark.slow
-def test_its_step_is_compiled_ahead_of_time_and_fits_a_large_gpu():
+def test_a_step_of_base_fits_a_large_gpu():
   config = get_config()
   step, state, batch = train_program(config, make_mesh(config))
   compiled = step.lower(state, batch).compile()

@@ -37,14 +37,14 @@ def test_every_field_is_a_typed_flag(path):
   assert type(changes[path]) is type(value)
 
 
-def test_what_is_not_given_is_no_change():
+def test_flags_that_are_not_passed_change_nothing():
   assert config_changes(parse()) == {}
   assert config_changes(parse('--config=configs/tiny.py')) == {}
   assert parse()['config'].value is None
   assert parse('--config=configs/tiny.py')['config'].value == 'configs/tiny.py'
 
 
-def test_several_flags_make_one_config():
+def test_several_flags_combine_into_one_config():
   values = parse('--config.run.steps=50', '--config.optimizer.clip=0', '--config.model.norm_placement=post')
   config = Config().replace(config_changes(values))
   assert (config.run.steps, config.optimizer.clip, config.model.norm_placement) == (50, 0.0, 'post')
@@ -61,7 +61,7 @@ def test_several_flags_make_one_config():
     ('--config.optimizer.weight_decay=0', {'optimizer.weight_decay': 0.0}),
   ],
 )
-def test_a_value_that_is_false_is_a_change(argument, changes):
+def test_falsy_values_are_changes(argument, changes):
   assert config_changes(parse(argument)) == changes
 
 
@@ -77,7 +77,7 @@ def test_a_value_that_is_false_is_a_change(argument, changes):
     ('--config.model.norm=rsm', r'--config\.model\.norm=rsm.*rms\|layer'),
   ],
 )
-def test_a_flag_that_cannot_be_is_named_in_one_line(argument, message):
+def test_an_invalid_flag_is_an_error_of_one_line(argument, message):
   with pytest.raises(flags.Error) as error:
     parse(argument)
   assert re.search(message, str(error.value))
@@ -91,7 +91,7 @@ def test_the_help_of_a_flag_has_its_default():
 
 
 @pytest.mark.parametrize('module', [tiny, small])
-def test_a_scale_is_what_its_docstring_says(module):
+def test_the_docstring_of_a_scale_is_true(module):
   config = load_config(module.__file__)
   assert config == module.get_config()
   text = module.get_config.__doc__
@@ -117,7 +117,7 @@ def get_config():
 """
 
 
-def test_a_config_file_of_the_users_own(tmp_path):
+def test_a_users_config_file_is_loaded(tmp_path):
   (tmp_path / 'mine.py').write_text(VALID)
   assert load_config(str(tmp_path / 'mine.py')).run.steps == 77
 
@@ -125,7 +125,7 @@ def test_a_config_file_of_the_users_own(tmp_path):
 @pytest.mark.parametrize(
   ('name', 'content', 'message'),
   [
-    ('bad.py', 'def get_config(:\n', r'bad\.py: not Python: .*line 1'),
+    ('bad.py', 'def get_config(:\n', r'bad\.py: not valid Python: .*line 1'),
     ('bad.py', 'x = 3\n', r'bad\.py: needs a function get_config\(\) that returns a Config'),
     ('bad.py', 'def get_config():\n  return {}\n', r'bad\.py: needs a function get_config\(\) that returns a Config'),
     ('bad.py', 'def get_config():\n  pass\n', r'bad\.py: needs a function get_config\(\) that returns a Config'),
@@ -141,11 +141,11 @@ def test_a_config_file_of_the_users_own(tmp_path):
       'from model import ModelConfig\nModelConfig(num_layers=0)\n',
       r'model\.num_layers=0: must be at least 1',
     ),
-    ('bad.yaml', 'num_layers: 3\n', r'bad\.yaml: a config is a Python file, with a function get_config\(\)'),
-    ('bad', '', r'bad: a config is a Python file, with a function get_config\(\)'),
+    ('bad.yaml', 'num_layers: 3\n', r'bad\.yaml: a scale is a Python file with a function get_config\(\)'),
+    ('bad', '', r'bad: a scale is a Python file with a function get_config\(\)'),
   ],
 )
-def test_a_config_file_that_gives_none_is_told_in_one_line(tmp_path, name, content, message):
+def test_an_invalid_config_file_is_an_error_of_one_line(tmp_path, name, content, message):
   (tmp_path / name).write_text(textwrap.dedent(content))
   with pytest.raises(ConfigError) as error:
     load_config(str(tmp_path / name))
@@ -153,19 +153,17 @@ def test_a_config_file_that_gives_none_is_told_in_one_line(tmp_path, name, conte
   assert '\n' not in str(error.value)
 
 
-def test_a_missing_config_file_is_told_the_nearest(tmp_path):
+def test_a_missing_config_file_gets_the_nearest_name(tmp_path):
   for name in ('tiny.py', 'large.py', '__init__.py'):
     (tmp_path / name).write_text(VALID)
   with pytest.raises(ConfigError) as error:
     load_config(f'{tmp_path}/tinny.py')
-  assert str(error.value) == (
-    f"--config={tmp_path}/tinny.py: there is no such file: did you mean '{tmp_path}/tiny.py'?"
-  )
+  assert str(error.value) == (f"--config={tmp_path}/tinny.py: no such file: did you mean '{tmp_path}/tiny.py'?")
   for path in (f'{tmp_path}/nowhere/tiny.py', str(tmp_path / 'empty')):
-    with pytest.raises(ConfigError, match=rf'^--config={path}: there is no such file'):
+    with pytest.raises(ConfigError, match=rf'^--config={path}: no such file'):
       load_config(path)
   (tmp_path / 'empty').mkdir()
-  with pytest.raises(ConfigError, match=r'there is no such file$'):
+  with pytest.raises(ConfigError, match=r'no such file$'):
     load_config(str(tmp_path / 'empty' / 'tiny.toml'))
 
 

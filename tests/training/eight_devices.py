@@ -1,4 +1,4 @@
-"""What a run does on eight CPU devices, printed as JSON, for test_many_devices.py: a process of its own has them.
+"""Measurements on eight CPU devices, printed as JSON, for test_many_devices.py, which runs this as a process.
 
 JAX_NUM_CPU_DEVICES=8 PYTHONPATH=. python tests/training/eight_devices.py FOLDER
 """
@@ -61,7 +61,7 @@ def train(config: Config, state):
 
 
 def distance(found, expected) -> float:
-  """Of the leaf that differs most: the norm of the difference over the norm."""
+  """The largest relative difference of a leaf: the norm of the difference over the norm."""
 
   def of(a, b):
     a, b = np.float64(a), np.float64(b)
@@ -85,7 +85,7 @@ def agreement() -> dict[str, dict[str, float]]:
 
 
 def held_out() -> float:
-  """How far the mean loss of a whole split, many small batches, is from that on one device."""
+  """The difference between the mean losses of a split in many small batches, on eight devices and on one."""
   config = CONFIG.replace({'data.task': 'kjv', 'model.vocab_size': 256, 'data.sequence_length': 8})
   losses = []
   for changes in ({'mesh.data': 1}, {'mesh.data': 8}):
@@ -102,7 +102,7 @@ def bits(state) -> bytes:
 
 
 def same_bits(folder: Path) -> dict[str, bool]:
-  """On 8 devices as on one; then restored on one, and from there on four."""
+  """Training on 8 devices and on one; then restored on one, and from there on four."""
   state = start(CONFIG.replace({'mesh.fsdp': 8}))
   expected = bits(state)
   same = {'initial values': bits(start(CONFIG.replace({'mesh.data': 1}))) == expected}
@@ -127,7 +127,7 @@ def compiled() -> dict[str, float]:
   step, state, batch = programs.train_program(LARGE, make_mesh(LARGE))
   program = compile_quickly(step, state, batch)
   memory = program.memory_analysis()
-  gathered, summed = [], []  # how many numbers each time
+  gathered, summed = [], []  # sizes of the collectives
   for shapes, kind in COLLECTIVE.findall(program.as_text()):
     sizes = [math.prod(map(int, filter(None, shape.split(',')))) for shape in re.findall(r'\w+\[([\d,]*)\]', shapes)]
     (summed if kind == 'all-reduce' else gathered).extend(sizes)

@@ -1,12 +1,12 @@
-"""A disk without room."""
+"""A full disk."""
 
 import contextlib
 import resource
 
 
 @contextlib.contextmanager
-def room_for(size: int):
-  """No file can be written to beyond so many bytes: what a full disk does, and needs no privilege."""
+def limited_file_size(size: int):
+  """Limits the size of files, which has the effect of a full disk and needs no privilege."""
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
   try:

@@ -1,4 +1,4 @@
-"""A system on which no file can be locked, for Python and for C++ libraries alike, as on Lustre without -o flock."""
+"""Makes every file lock fail, in Python and in C++ libraries, as on Lustre without -o flock."""
 
 import ctypes
 import errno
@@ -8,9 +8,9 @@ import struct
 
 SYSTEM_CALLS = {'x86_64': (73, 72), 'aarch64': (32, 25)}  # the numbers of flock and fcntl
 LOCKING = (fcntl.F_SETLK, fcntl.F_SETLKW, fcntl.F_OFD_SETLK, fcntl.F_OFD_SETLKW)
-LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # of a word; and jump; and leave: instructions of the kernel's filters
+LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # opcodes of the kernel's system call filters (BPF)
 ALLOW, ERROR = 0x7FFF0000, 0x00050000
-NUMBER, SECOND_ARGUMENT = 0, 24  # where they are in what a filter looks at
+NUMBER, SECOND_ARGUMENT = 0, 24  # offsets in the data that a filter reads
 SET_FILTER, NO_NEW_PRIVILEGES, FILTER_MODE = 22, 38, 2
 
 
@@ -19,7 +19,7 @@ class _Program(ctypes.Structure):
 
 
 def forbid_locks() -> None:
-  """From now on every lock that this process, or a child of it, asks for fails with ENOSYS."""
+  """From now on every lock call of this process and its children fails with ENOSYS."""
   flock, control = SYSTEM_CALLS[platform.machine()]
   refuse = len(LOCKING) + 5  # the last instruction
   program = [(LOAD, 0, 0, NUMBER), (EQUAL, refuse - 2, 0, flock), (EQUAL, 0, len(LOCKING) + 1, control)]
@@ -34,4 +34,4 @@ def forbid_locks() -> None:
     (SET_FILTER, ctypes.c_ulong(FILTER_MODE), ctypes.byref(_Program(len(program), code)), *zeros),
   ):
     if libc.prctl(*arguments):
-      raise OSError(ctypes.get_errno(), 'the filter of system calls is refused')
+      raise OSError(ctypes.get_errno(), 'the system call filter was refused')

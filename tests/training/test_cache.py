@@ -21,7 +21,7 @@ def logged(monkeypatch):
   return messages
 
 
-def test_the_folder_is_the_one_that_is_named_or_the_users(tmp_path, monkeypatch):
+def test_the_cache_folder_is_blocklab_cache_or_the_users(tmp_path, monkeypatch):
   monkeypatch.setenv('BLOCKLAB_CACHE', str(tmp_path / 'mine'))
   assert cache.cache_directory() == tmp_path / 'mine'
   for unset in ('', None):
@@ -30,7 +30,7 @@ def test_the_folder_is_the_one_that_is_named_or_the_users(tmp_path, monkeypatch)
     assert cache.cache_directory() == cache.platformdirs.user_cache_path('blocklab')
 
 
-def test_what_is_written_is_whole(tmp_path, logged):
+def test_a_cache_file_has_all_its_parts(tmp_path, logged):
   assert cache.try_write(tmp_path / 'folder' / 'file', b'one ', b'two')
   assert (tmp_path / 'folder' / 'file').read_bytes() == b'one two'
   assert logged == []
@@ -45,7 +45,7 @@ def test_a_failed_write_leaves_no_file(tmp_path, monkeypatch, logged):
   assert list((tmp_path / 'folder').iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path, monkeypatch, logged):
+def test_an_unusable_cache_folder_gives_one_warning(tmp_path, monkeypatch, logged):
   (tmp_path / 'file').touch()
   monkeypatch.setenv('BLOCKLAB_CACHE', str(tmp_path / 'file'))
   before = jax.config.jax_compilation_cache_dir
@@ -58,9 +58,11 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path, monkeypat
   ]
 
 
-def test_a_folder_without_permission_is_told_in_one_line(tmp_path, monkeypatch, logged):
+def test_a_cache_folder_without_permission_gives_one_warning(tmp_path, monkeypatch, logged):
   monkeypatch.setenv('BLOCKLAB_CACHE', str(tmp_path))
-  monkeypatch.setattr(os, 'access', lambda path, mode: mode != os.W_OK)  # the tests may run as root, who may all
+  monkeypatch.setattr(
+    os, 'access', lambda path, mode: mode != os.W_OK
+  )  # the tests may run as root
   before = jax.config.jax_compilation_cache_dir
   cache.enable_compilation_cache()
   assert jax.config.jax_compilation_cache_dir == before
@@ -98,7 +100,7 @@ def test_only_the_entries_of_the_unreadable_program_are_deleted(tmp_path, monkey
   assert logged == [f'deleting unreadable compiled programs jit_step-* in {tmp_path}/compiled']
 
 
-def test_other_warnings_of_the_compiler_get_through(tmp_path, monkeypatch, logged):
+def test_other_compiler_warnings_are_passed_on(tmp_path, monkeypatch, logged):
   monkeypatch.setenv('BLOCKLAB_CACHE', str(tmp_path))
   with pytest.warns(UserWarning, match='^slow operation$') as caught:
     assert cache.compile_with_cache(Warns('slow operation')) == 'compiled'
@@ -144,7 +146,7 @@ print(json.dumps(story))
 
 @pytest.fixture(scope='module')
 def story(tmp_path_factory):
-  """What a process of its own sees when it compiles, and an entry of its cache is cut short."""
+  """The output of a process that compiles, with a cache entry that is then truncated."""
   folder = tmp_path_factory.mktemp('private')
   environment = os.environ | {'BLOCKLAB_CACHE': str(folder), 'PYTHONPATH': str(PROJECT), 'JAX_PLATFORMS': 'cpu'}
   command = [sys.executable, '-W', 'error', '-c', SCRIPT, str(folder)]
@@ -153,13 +155,13 @@ def story(tmp_path_factory):
   return json.loads(done.stdout)
 
 
-def test_programs_are_compiled_once_and_kept(story):
+def test_compiled_programs_are_cached(story):
   assert (story['first']['hits'], story['again']['hits']) == (0, 1)
   assert (story['first']['entries'], story['first']['misses']) == (1, 1)
   assert story['first']['messages'] == story['again']['messages'] == []
 
 
-def test_an_entry_cut_short_is_deleted_and_made_anew(story):
+def test_a_truncated_cache_entry_is_deleted_and_written_again(story):
   assert [story[name]['right'] for name in ('damaged', 'healed', 'loaded')] == [[1.0, 3.0, 5.0]] * 3
   assert len(story['damaged']['messages']) == 1
   assert 'deleting unreadable compiled programs jit_step-*' in story['damaged']['messages'][0]

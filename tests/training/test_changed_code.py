@@ -1,4 +1,4 @@
-"""A run whose code is edited between a stop and the next start: it is one run of two models, and says so."""
+"""A run whose code changes between two starts: its result records that."""
 
 import shutil
 
@@ -16,7 +16,7 @@ OTHER, THIRD = '7' * 64, '9' * 64
 
 
 def edit(monkeypatch, digest: str) -> None:
-  """As if the process had imported other code."""
+  """Pretends that the process has imported other code."""
   monkeypatch.setattr(resume, 'DIGEST', digest)
   monkeypatch.setattr(resume, 'code', lambda: code_version() | {'digest': digest, 'revision': None})
 
@@ -28,7 +28,7 @@ def test_a_run_records_the_code_that_trained_it(finished):
   assert not [report for report in reports if 'note' in report]
 
 
-def test_a_resume_by_other_code_is_noted_and_kept_in_the_result(finished, tmp_path, monkeypatch):
+def test_resuming_with_other_code_warns_and_is_recorded_in_the_result(finished, tmp_path, monkeypatch):
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(15))
   with monkeypatch.context() as patch:
@@ -45,7 +45,7 @@ def test_a_resume_by_other_code_is_noted_and_kept_in_the_result(finished, tmp_pa
     assert note.startswith('the code of model/ or training/ has changed: up to step 12 by revision ')
     assert note.endswith('; from there by digest 77777777')
   reports = []
-  result = train(tmp_path, report=reports.append)  # by this code again: a third part
+  result = train(tmp_path, report=reports.append)  # by this code again: the third section
   assert result['code'] == code_version()
   assert result['code_changed_at'] == [
     {'step': 12, 'digest': OTHER, 'before': DIGEST}, {'step': 24, 'digest': DIGEST, 'before': OTHER},
@@ -54,7 +54,7 @@ def test_a_resume_by_other_code_is_noted_and_kept_in_the_result(finished, tmp_pa
   assert read_result(tmp_path) == result
 
 
-def test_the_same_code_says_nothing(finished, tmp_path):
+def test_resuming_with_the_same_code_gives_no_warning(finished, tmp_path):
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(30))
   reports: list[dict] = []
@@ -63,7 +63,7 @@ def test_the_same_code_says_nothing(finished, tmp_path):
   assert_same_run(tmp_path, finished[0])
 
 
-def test_a_finished_run_is_not_trained_again_and_keeps_the_code_that_made_it(finished, tmp_path, monkeypatch):
+def test_a_finished_run_is_not_trained_again_and_keeps_its_code_version(finished, tmp_path, monkeypatch):
   run = tmp_path / 'seed_0'
   shutil.copytree(finished[0], run)
   edit(monkeypatch, OTHER)
@@ -71,7 +71,7 @@ def test_a_finished_run_is_not_trained_again_and_keeps_the_code_that_made_it(fin
   assert (read_result(run) or {})['code'] == code_version()
 
 
-def test_one_that_is_evaluated_again_by_other_code_says_so(finished, tmp_path, monkeypatch):
+def test_a_new_evaluation_with_other_code_is_recorded(finished, tmp_path, monkeypatch):
   run, reports = tmp_path / 'seed_0', []
   shutil.copytree(finished[0], run)
   (run / 'result.json').write_text('{')
@@ -83,13 +83,13 @@ def test_one_that_is_evaluated_again_by_other_code_says_so(finished, tmp_path, m
   assert [one['note'] for one in reports if 'note' in one][-1].endswith('; evaluated by digest 77777777')
 
 
-def test_a_run_begun_by_a_version_that_kept_no_code_says_that_it_is_not_known():
+def test_the_code_of_a_run_of_an_older_version_is_unknown():
   assert resume._code_changes(12, {}) == [{'step': 12, 'digest': DIGEST, 'before': None}]
   assert 'up to step 12 by a version that did not record its code' in resume._code_note(12, None, 40)
 
 
-def test_a_resume_under_other_settings_is_kept_in_the_result(finished, tmp_path, monkeypatch):
-  """As under JAX_DEFAULT_PRNG_IMPL=rbg: the result names what the initial values were drawn with, too."""
+def test_resuming_under_other_settings_is_recorded_in_the_result(finished, tmp_path, monkeypatch):
+  """As with JAX_DEFAULT_PRNG_IMPL=rbg; the result has both settings: initial values were drawn with the first."""
   assert finished[1]['environment_changed_at'] == []
   with monkeypatch.context() as patch:
     patch.setattr(

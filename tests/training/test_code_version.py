@@ -41,7 +41,7 @@ def add(project):
 
 
 def move_a_line(project):
-  """The end of one file to the beginning of the next: the same bytes in a row."""
+  """Moves the end of one file to the start of the next: the concatenated bytes stay the same."""
   (project / 'training' / 'b.py').write_text('# training/b.py\n# tr')
   (project / 'training' / 'deep' / 'c.py').write_text('aining/deep/c.py\n')
 
@@ -51,19 +51,19 @@ def remove(project):
 
 
 @pytest.mark.parametrize('change', [edit, rename, add, move_a_line, remove])
-def test_a_change_of_what_decides_a_number_changes_it(project, change):
+def test_a_change_to_model_or_training_changes_the_digest(project, change):
   before = digest_of(project)
   change(project)
   assert digest_of(project) != before
 
 
-def test_nothing_else_changes_it(project, tmp_path_factory):
+def test_other_changes_do_not_change_the_digest(project, tmp_path_factory):
   before = digest_of(project)
   (project / 'experiments' / 'd.py').write_text('# edited\n')
   (project / 'model' / '__pycache__').mkdir()
   (project / 'model' / '__pycache__' / 'a.cpython-312.pyc').write_bytes(b'\0')
-  (project / 'model' / '.#a.py').symlink_to('me@host.123')  # the lock of an editor
-  (project / 'model' / '._a.py').write_bytes(b'\0')  # as macOS leaves them
+  (project / 'model' / '.#a.py').symlink_to('me@host.123')  # lock file of an editor
+  (project / 'model' / '._a.py').write_bytes(b'\0')  # created by macOS
   (project / 'model' / 'a.txt').touch()
   assert digest_of(project) == before
   moved = tmp_path_factory.mktemp('moved') / 'there'
@@ -78,7 +78,7 @@ def git(project, *arguments):
   ).stdout
 
 
-def test_the_code_of_a_checkout_has_a_revision_and_says_what_is_not_in_it(project, monkeypatch):
+def test_a_checkout_has_a_revision_and_a_modified_flag(project, monkeypatch):
   monkeypatch.setattr(code_version, 'PROJECT', project)
 
   def modified():
@@ -103,7 +103,7 @@ def test_the_code_of_a_checkout_has_a_revision_and_says_what_is_not_in_it(projec
   version_of_this_code.cache_clear()
 
 
-def test_without_git_there_is_a_digest_alone(monkeypatch):
+def test_without_git_only_the_digest_is_known(monkeypatch):
   def missing(*arguments, **more):
     raise FileNotFoundError('git')
 
@@ -113,7 +113,7 @@ def test_without_git_there_is_a_digest_alone(monkeypatch):
   version_of_this_code.cache_clear()
 
 
-def test_runs_of_other_code_are_told_in_a_line():
+def test_runs_of_other_code_give_a_note():
   here = ONE['digest']
   mine, old, others = {'code': ONE}, {'status': 'completed'}, [{'code': OTHER}, {'code': OTHER | {'digest': '3' * 64}}]
   assert other_code_note([], here) is None

@@ -1,4 +1,4 @@
-"""A checkpoint whose bytes have changed is told from one that is whole."""
+"""Damage to a checkpoint is detected."""
 
 import dataclasses
 import re
@@ -29,8 +29,8 @@ def damage(path: Path, how: str) -> None:
     path.write_bytes(content)
 
 
-def test_whatever_is_damaged_is_named_and_the_one_before_it_is_restored(tmp_path):
-  """Every file: deleted, emptied, cut short, and one bit flipped in its first, middle and last byte."""
+def test_a_damaged_file_is_named_and_the_previous_checkpoint_is_restored(tmp_path):
+  """Every file: deleted, emptied, truncated, and with a bit flipped in its first, middle and last byte."""
   states = {step: state_of(step=step, seed=step) for step in (3, 6)}
   with Checkpoints(tmp_path / 'made', keep=2) as checkpoints:
     for state in states.values():
@@ -58,7 +58,7 @@ def test_whatever_is_damaged_is_named_and_the_one_before_it_is_restored(tmp_path
   assert tried >= 55
 
 
-def test_where_none_is_whole_nothing_is_thrown_away(tmp_path):
+def test_if_all_checkpoints_are_damaged_none_is_deleted(tmp_path):
   folder = tmp_path / 'checkpoints'
   with Checkpoints(folder, keep=2) as checkpoints:
     for step in (3, 6):
@@ -77,8 +77,8 @@ def test_where_none_is_whole_nothing_is_thrown_away(tmp_path):
 
 
 @pytest.mark.filterwarnings('ignore')
-def test_values_that_changed_before_they_were_written_are_not_loaded(tmp_path, monkeypatch):
-  """The files are whole then, and the checksum of the array is what tells."""
+def test_arrays_that_changed_before_they_were_written_are_not_loaded(tmp_path, monkeypatch):
+  """The files are intact; only the checksum of the array shows it."""
   state = state_of()
   params = jax.tree.map(lambda leaf: leaf, state.params)
   params['head']['kernel'] = params['head']['kernel'].at[3, 2].multiply(-1)

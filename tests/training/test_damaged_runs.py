@@ -1,4 +1,4 @@
-"""Files of a finished run that changed afterwards: what can be made again is, with a note; the rest is left."""
+"""Files of a finished run that changed afterwards are written again with a note if possible, else left alone."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 
 
 def change(path: Path, **fields) -> None:
-  """Other values, under the checksum that is there."""
+  """Changes values, but not the checksum."""
   path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
@@ -58,7 +58,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize('what', CHANGES)
-def test_it_is_made_again_without_training_and_a_note_says_so(what, finished, tmp_path):
+def test_a_damaged_result_is_written_again_without_training_and_with_a_note(what, finished, tmp_path):
   run, notes = tmp_path / 'seed_0', []
   shutil.copytree(finished[0], run)
   assert run_directory.is_finished(run, CONFIG)
@@ -70,14 +70,14 @@ def test_it_is_made_again_without_training_and_a_note_says_so(what, finished, tm
   assert_same_run(run, finished[0])
   assert read_config(run) == CONFIG.to_flat()
   told = [report['note'] for report in notes if 'note' in report]
-  assert not [report for report in notes if 'step' in report]  # it has not trained
+  assert not [report for report in notes if 'step' in report]  # no step was trained
   assert len(told) == (what != 'its config is gone')
   assert all('json' in note and note.endswith(': resumes from the last intact checkpoint') for note in told)
 
 
 @pytest.mark.parametrize('line', [3, -1])
-def test_a_log_that_changed_is_made_again_from_a_checkpoint_before(finished, tmp_path, line):
-  """One digit of a logged loss. There are checkpoints of steps 36 and 40; the first is from before the last line."""
+def test_a_changed_log_is_written_again_from_an_earlier_checkpoint(finished, tmp_path, line):
+  """A changed digit of a logged loss; of the checkpoints of steps 36 and 40, the first precedes the last line."""
   run, notes = tmp_path / 'seed_0', []
   shutil.copytree(finished[0], run)
   path = run / 'metrics.jsonl'
@@ -99,7 +99,7 @@ def test_a_log_that_changed_is_made_again_from_a_checkpoint_before(finished, tmp
     assert rows_of(run) == rows_of(finished[0])
 
 
-def test_without_a_checkpoint_nothing_is_begun_in_its_place(finished, tmp_path):
+def test_a_damaged_run_without_a_checkpoint_is_not_overwritten(finished, tmp_path):
   run = tmp_path / 'seed_0'
   shutil.copytree(finished[0], run, ignore=shutil.ignore_patterns('checkpoints'))
   assert run_directory.is_finished(run, CONFIG)
@@ -117,8 +117,8 @@ def test_without_a_checkpoint_nothing_is_begun_in_its_place(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_result_stays_until_there_is_another(finished, tmp_path):
-  """On other tokens the last checkpoint is evaluated again: without one, nothing is begun, and the result is kept."""
+def test_a_result_is_kept_until_it_is_replaced(finished, tmp_path):
+  """Another subset is evaluated from the last checkpoint; without a checkpoint the result is kept."""
   run, other = tmp_path / 'seed_0', CONFIG.replace({'run.final_evaluation_tokens': 64})
   shutil.copytree(finished[0], run, ignore=shutil.ignore_patterns('checkpoints'))
   assert not run_directory.is_finished(run, other)
@@ -133,11 +133,11 @@ def test_a_result_stays_until_there_is_another(finished, tmp_path):
 
 
 @pytest.mark.parametrize('content', [b'', b'{"data_checksum": "x"', b'[]', b'\xff', b'{"a": NaN}'])
-def test_a_damaged_environment_is_written_anew_with_a_note(finished, tmp_path, content):
+def test_a_damaged_environment_is_rewritten_with_a_note(finished, tmp_path, content):
   run, notes = tmp_path / 'seed_0', []
   shutil.copytree(finished[0], run)
   (run / 'environment.json').write_bytes(content)
-  assert run_directory.is_finished(run, CONFIG)  # its result knows all of it
+  assert run_directory.is_finished(run, CONFIG)  # environment.json is not needed for that
   assert data_checksum(run) == finished[1]['data_checksum']
   (run / 'result.json').unlink()
   run_directory.check_data(run, finished[1]['data_checksum'])
@@ -147,8 +147,8 @@ def test_a_damaged_environment_is_written_anew_with_a_note(finished, tmp_path, c
   assert json.loads((run / 'environment.json').read_text())['data_checksum'] == finished[1]['data_checksum']
 
 
-def test_the_text_that_a_run_was_begun_on_is_known_by_its_result(finished, tmp_path):
-  """However its environment.json has changed."""
+def test_the_data_checksum_of_a_run_is_read_from_its_result(finished, tmp_path):
+  """Whatever its environment.json contains."""
   run = tmp_path / 'seed_0'
   shutil.copytree(finished[0], run)
   (run / 'environment.json').write_text('{"data_checksum": "another"}')
@@ -157,7 +157,7 @@ def test_the_text_that_a_run_was_begun_on_is_known_by_its_result(finished, tmp_p
     run_directory.check_data(run, 'another')
 
 
-def test_the_code_of_a_run_is_known_by_its_result_or_its_environment(finished, tmp_path):
+def test_the_code_version_of_a_run_is_read_from_its_result_or_environment(finished, tmp_path):
   run, code = tmp_path / 'seed_0', finished[1]['code']
   shutil.copytree(finished[0], run)
   assert recorded_provenance(run)['code'] == code
@@ -168,7 +168,7 @@ def test_the_code_of_a_run_is_known_by_its_result_or_its_environment(finished, t
   assert recorded_provenance(tmp_path / 'nowhere') == {}
 
 
-def test_a_damaged_failure_is_told_as_such(tmp_path):
+def test_a_damaged_failure_file_is_reported(tmp_path):
   assert run_directory.read_failure(tmp_path) is None
   run_directory.record_failure(tmp_path, run_directory.Failure('out of memory', 7))
   assert run_directory.read_failure(tmp_path) == ('out of memory', 7)

@@ -15,7 +15,7 @@ def checksum_of(array) -> int:
 
 
 def expected_checksum(words: np.ndarray) -> int:
-  """MurmurHash3's finaliser, in Python's own numbers."""
+  """MurmurHash3's finaliser with Python integers."""
 
   def mix(word: int) -> int:
     word = (word ^ (word >> 16)) * 0x85EBCA6B % 2**32
@@ -26,14 +26,14 @@ def expected_checksum(words: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize('dtype', DTYPES)
-def test_the_checksum_is_of_the_bits_in_their_order(dtype):
+def test_the_checksum_depends_on_the_bits_and_their_order(dtype):
   array = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5)) * 50, dtype)
   kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[array.dtype.itemsize]
   assert checksum_of(array) == expected_checksum(np.asarray(array).view(kind).ravel())
 
 
 @pytest.mark.parametrize('dtype', DTYPES)
-def test_any_flipped_bit_changes_it(dtype):
+def test_any_flipped_bit_changes_the_checksum(dtype):
   array = np.asarray(jnp.asarray(np.random.default_rng(0).normal(size=4) * 50, dtype))
   sums = {checksum_of(jnp.asarray(array))}
   for bit in range(8 * array.nbytes):
@@ -44,8 +44,8 @@ def test_any_flipped_bit_changes_it(dtype):
 
 
 @pytest.mark.parametrize(('one', 'other'), [(1.0, -1.0), (0.0, -0.0), (np.nan, -np.nan), (1.0, 2.0), (np.inf, 0.0)])
-def test_two_that_change_places_change_it(one, other):
-  """Weights would not do: x and -x differ in bit 31 alone, and any even difference of weights loses that."""
+def test_swapping_two_words_changes_the_checksum(one, other):
+  """A weighted sum would not: x and -x differ only in bit 31, which any even difference of weights cancels."""
   array = np.arange(64, dtype=np.float32)
   sums = set()
   for place in (1, 2, 16, 63):
@@ -57,7 +57,7 @@ def test_two_that_change_places_change_it(one, other):
   assert len(sums) == 8
 
 
-def test_every_array_has_one_by_its_path():
+def test_every_array_has_a_checksum_by_path():
   tree = {'b': [jnp.zeros(3), jnp.zeros((0, 4))], 'a': jnp.int32(7)}
   assert array_checksums(tree).keys() == {"['a']", "['b'][0]", "['b'][1]"}
   assert array_checksums(tree)["['b'][1]"] == 0
@@ -77,13 +77,13 @@ def test_a_manifest_has_the_sha256_of_every_file(folder):
   manifest = read_manifest(folder)
   assert manifest['about'] == {'step': 3}
   assert manifest['files'] == {
-    'b': 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855',  # of nothing
-    'state/a': 'ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad',  # of abc, in FIPS 180-2
+    'b': 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855',  # of no bytes
+    'state/a': 'ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad',  # of abc (FIPS 180-2)
   }
 
 
 @pytest.mark.parametrize('name', ['state/a', 'b', 'manifest.json'])
-def test_a_file_that_is_gone_or_changed_is_named(folder, name):
+def test_a_missing_or_changed_file_is_named(folder, name):
   content = (folder / name).read_bytes()
   (folder / name).write_bytes(content + b'x')
   with pytest.raises(Damaged, match=rf'{name} has changed$'):
@@ -93,7 +93,7 @@ def test_a_file_that_is_gone_or_changed_is_named(folder, name):
     read_manifest(folder)
 
 
-def test_a_manifest_answers_for_itself(folder):
+def test_a_changed_manifest_is_detected(folder):
   path = folder / digests.MANIFEST
   manifest = json.loads(path.read_text())
   for changed in ({**manifest, 'about': {'step': 4}}, {**manifest, 'files': {}}, [], {'sha256': 'x'}, None):

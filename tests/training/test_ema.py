@@ -1,4 +1,4 @@
-"""The moving average of the weights: by its closed form, and where it goes."""
+"""The moving average of the weights: its closed form, sharding, evaluation and resuming."""
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,9 @@ def assert_close(tree, expected, rtol):
 
 
 @pytest.mark.parametrize('decay', [0.5, 0.99, 0.99999])
-def test_the_average_by_its_closed_form(decay):
+def test_the_average_equals_its_closed_form(decay):
   average, rng = make_average(CONFIG.replace({'optimizer.ema': decay}).optimizer), np.random.default_rng(0)
-  mean, history = {'x': jnp.full(5, 1e3)}, []  # what it starts from has no part in it
+  mean, history = {'x': jnp.full(5, 1e3)}, []  # the initial value has no weight
   for updates in range(40):
     history.append({'x': np.float32(3 + rng.normal(size=5))})
     mean = average(mean, history[-1], jnp.int32(updates))
@@ -40,7 +40,7 @@ def test_the_average_by_its_closed_form(decay):
 
 
 @pytest.mark.slow
-def test_the_average_of_a_run_leaves_out_what_was_dropped():
+def test_dropped_updates_are_not_in_the_average():
   config = SKIP.replace({'optimizer.ema': 0.8})
   state, history = compiled_init(config)(np.uint32(0)), []
   assert same_bits(state.evaluated_params, state.params)
@@ -57,14 +57,14 @@ def test_the_average_of_a_run_leaves_out_what_was_dropped():
   assert same_bits(state.evaluated_params, state.ema)
 
 
-def test_without_it_a_state_has_no_place_for_it():
+def test_without_ema_the_state_has_no_field_for_it():
   off, on = (jax.eval_shape(compiled_init(c), np.uint32(0)) for c in (SKIP, SKIP.replace({'optimizer.ema': 0.9})))
   assert type(off) is State
   names, more = (set(jax.eval_shape(array_checksums, state)) for state in (off, on))
   assert {name.replace('.ema', '.params') for name in more - names} == {n for n in names if n.startswith('.params')}
 
 
-def test_it_lies_on_the_devices_as_the_parameters_do():
+def test_the_average_is_sharded_like_the_parameters():
   state = jax.eval_shape(compiled_init(SKIP.replace({'optimizer.ema': 0.9})), np.uint32(0))
   places = [{jax.tree_util.keystr(path[1:]): partition(path, leaf.shape, 2) for path, leaf in leaves} for leaves in (
     [pair for pair in jax.tree.leaves_with_path(state) if pair[0][0].name == name] for name in ('params', 'ema')
@@ -73,7 +73,7 @@ def test_it_lies_on_the_devices_as_the_parameters_do():
   assert any('fsdp' in place for place in places[0].values())
 
 
-def test_a_run_that_starts_from_anothers_parameters_starts_its_average_there():
+def test_with_init_from_the_average_starts_from_those_parameters():
   config = CONFIG.replace({'optimizer.ema': 0.9})
   state = with_params(made_run.state_at(0, config), made_run.state_at(7, config).params)
   assert isinstance(state, AveragedState)
@@ -82,7 +82,7 @@ def test_a_run_that_starts_from_anothers_parameters_starts_its_average_there():
 
 
 @pytest.mark.slow
-def test_it_is_what_a_run_is_scored_by_and_resumes_to_the_bit(tmp_path, monkeypatch):
+def test_the_average_is_evaluated_and_resumes_to_the_bit(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'text.txt').write_bytes(quick_runs.EASY)
   config = quick_runs.CONFIG.replace({'optimizer.ema': 0.95})

@@ -29,7 +29,7 @@ CONFIG = Config(
 
 
 class Sequences(Dataset):
-  """Random tokens, of which a random share counts, another one in each sequence."""
+  """Random tokens, with a different random share of scored tokens in each sequence."""
 
   def __init__(self, size: int, seed: int = 0):
     rng = np.random.default_rng(seed)
@@ -45,7 +45,7 @@ class Sequences(Dataset):
 
 
 class Counting:
-  """An evaluation step without a model: a target's loss is its number; keeps what it was given."""
+  """An evaluation step without a model: the loss of a target is its token; records its batches."""
 
   def __init__(self):
     self.batches = []
@@ -82,14 +82,14 @@ def nats_one_by_one(source: Sequences, rows) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize('extra', [-1, 0, 1, 40])
-def test_a_split_is_scored_whole_by_token(extra):
+def test_the_loss_of_a_split_is_the_mean_over_all_its_tokens(extra):
   source = Sequences(evaluation_size(CONFIG) + extra)
   step, _, params = compiled()
   nats, scored = nats_one_by_one(source, range(len(source)))
   assert evaluation.evaluate(CONFIG, programs_with(step), params, source) == pytest.approx(nats / scored, rel=1e-5)
 
 
-def test_all_batches_have_one_shape_and_every_target_counts_once():
+def test_all_batches_have_the_same_shape_and_every_target_counts_once():
   step, source = Counting(), Sequences(2 * evaluation_size(CONFIG) + 3)
   loss = evaluation.evaluate(CONFIG, programs_with(step), None, source)
   assert [batch['inputs_BT'].shape for batch in step.batches] == [(evaluation_size(CONFIG), 8)] * 3
@@ -107,7 +107,7 @@ def test_sums_are_taken_in_double_precision():
 
 
 class Bytes:
-  """What an evaluation needs of a corpus: a segment of 10 scored tokens in each split."""
+  """The parts of a corpus that an evaluation uses: a segment of 10 scored tokens in each split."""
 
   text_checksum = 'c' * 64
 
@@ -126,7 +126,7 @@ def data_of(validation: Dataset, test: Dataset, corpus=None) -> Data:
   return Data(11, 'checksum', Sequences(5), validation, test, corpus)
 
 
-def test_the_validation_curve_uses_a_fixed_and_evenly_spread_part():
+def test_the_validation_curve_uses_a_fixed_evenly_spread_subset():
   source, step = Sequences(1000), Counting()
   data = data_of(source, Sequences(10))
   points = [evaluation.validate(CONFIG, data, scoring_with(step)) for _ in range(2)]
@@ -135,7 +135,7 @@ def test_the_validation_curve_uses_a_fixed_and_evenly_spread_part():
   assert points[0] == points[1] == {'validation/loss': pytest.approx(expected, rel=1e-6)}
 
 
-def test_bits_per_byte_where_there_are_bytes():
+def test_bits_per_byte_of_text():
   data = data_of(Sequences(8), Sequences(8, seed=1), Bytes())
   point = evaluation.validate(CONFIG, data, scoring_with(Counting()))
   assert list(point) == ['validation/loss', 'validation/bits_per_byte']
@@ -146,7 +146,7 @@ def test_bits_per_byte_where_there_are_bytes():
   ('on_nonfinite', 'in_a_row', 'diverged'),
   [('stop', 0, False), ('stop', 1, True), ('skip', 9, False), ('skip', 10, True)],
 )
-def test_how_many_steps_in_a_row_end_a_run(on_nonfinite, in_a_row, diverged):
+def test_the_number_of_nonfinite_steps_that_end_a_run(on_nonfinite, in_a_row, diverged):
   assert has_diverged(CONFIG.replace({'run.on_nonfinite': on_nonfinite}), in_a_row) == diverged
 
 
@@ -159,7 +159,7 @@ def result_of(losses: dict[str, float], nonfinite: int = 0, corpus=None, steps: 
   return evaluation.result_of(CONFIG, state, data_of(validation, test, corpus), scoring), validation
 
 
-def test_a_run_that_drops_updates_says_how_many():
+def test_the_result_counts_dropped_updates():
   config = CONFIG.replace({'run.on_nonfinite': 'skip'})
   updates = (None, optax.ScaleByScheduleState(jnp.int32(70)))
   state = State(jnp.int32(77), None, updates, jnp.uint32(0), jnp.int32(3), jnp.int32(0))
@@ -191,7 +191,7 @@ def test_the_result_of_a_run():
   assert {name: result[name] for name in expected} == expected
 
 
-def test_without_bytes_there_are_no_bits():
+def test_a_synthetic_task_has_no_bits_per_byte():
   result, _ = result_of({'validation': 1.0, 'test': 1.5})
   assert 'text_checksum' not in result
   assert (result['val_loss'], result['val_bits_per_byte'], result['test_bits_per_byte']) == (1.0, None, None)
@@ -200,7 +200,7 @@ def test_without_bytes_there_are_no_bits():
 @pytest.mark.parametrize(
   ('share', 'status'), [(0.5, 'completed'), (0.985, 'completed'), (0.995, 'failed_to_learn'), (1.2, 'failed_to_learn')]
 )
-def test_near_the_unigram_entropy_nothing_was_learned(share, status):
+def test_a_loss_near_the_unigram_entropy_is_failed_to_learn(share, status):
   loss = share * entropy_by_hand(Sequences(50))
   result, _ = result_of({'validation': loss, 'test': 0.1})
   assert (result['status'], result['diverged_at']) == (status, None)
@@ -216,7 +216,7 @@ def test_a_diverged_run_has_no_loss(nonfinite, diverged_at):
 
 
 @pytest.mark.parametrize('losses', [{'validation': math.nan, 'test': 1.0}, {'validation': 1.0, 'test': math.inf}])
-def test_a_last_update_that_went_too_far_is_a_divergence(losses):
+def test_a_run_whose_last_update_diverged_is_diverged(losses):
   result, _ = result_of(losses, corpus=Bytes())
   assert (result['status'], result['diverged_at']) == ('diverged', 77)
   assert [result[name] for name in ('val_loss', 'val_bits_per_byte', 'test_loss', 'test_bits_per_byte')] == [None] * 4

@@ -13,7 +13,7 @@ from training import files
 from training.config import ConfigError
 
 
-def test_a_file_is_written_with_the_folders_it_needs(tmp_path):
+def test_writing_a_file_creates_its_folders(tmp_path):
   path = tmp_path / 'a' / 'b' / 'file'
   assert files.write_atomically(path, 'naïve ', b'\xff', np.array([1, 2], np.uint8)) == path
   assert path.read_bytes() == b'na\xc3\xafve \xff\x01\x02'
@@ -23,7 +23,7 @@ def test_a_file_is_written_with_the_folders_it_needs(tmp_path):
 
 
 @pytest.mark.parametrize(('umask', 'mode'), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664), (0o027, 0o640)])
-def test_a_file_has_the_permissions_that_the_umask_leaves(tmp_path, umask, mode):
+def test_the_permissions_of_a_file_follow_the_umask(tmp_path, umask, mode):
   before = os.umask(umask)
   try:
     path = files.write_atomically(tmp_path / 'file', 'a')
@@ -35,7 +35,7 @@ def test_a_file_has_the_permissions_that_the_umask_leaves(tmp_path, umask, mode)
 
 @pytest.mark.parametrize('moment', ['while it is written', 'as it is put in place'])
 @pytest.mark.parametrize('error', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, moment, error):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch, moment, error):
   path = tmp_path / 'file'
   path.write_text('old')
 
@@ -56,7 +56,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
   assert os.listdir(tmp_path) == ['file']
 
 
-def test_until_it_is_whole_the_old_file_is_read(tmp_path):
+def test_readers_see_the_old_file_until_the_new_one_is_complete(tmp_path):
   path = tmp_path / 'file'
   path.write_text('old')
   seen = []
@@ -71,7 +71,7 @@ def test_until_it_is_whole_the_old_file_is_read(tmp_path):
   assert path.read_text() == 'newer'
 
 
-def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
+def test_unfinished_files_of_a_killed_writer_are_deleted(tmp_path):
   program = f"""
 import os, pathlib, signal
 from training import files
@@ -88,14 +88,14 @@ files.write_atomically(pathlib.Path({str(tmp_path / 'file')!r}), 'half', Killed(
   assert left.startswith('.file.')
 
 
-def test_json_comes_back_as_it_went(tmp_path):
+def test_json_round_trips(tmp_path):
   value = {'status': 'completed', 'val_loss': 0.1 + 0.2, 'steps': 2**60, 'diverged_at': None, 'versions': {'jax': '1'}}
   assert files.read_json(files.write_json(tmp_path / 'a.json', value)) == value
   assert (tmp_path / 'a.json').read_text().endswith('}\n')
 
 
 @pytest.mark.parametrize('number', [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_is_no_json(tmp_path, number):
+def test_nonfinite_numbers_are_not_written_as_json(tmp_path, number):
   files.write_json(tmp_path / 'a.json', {'old': 1})
   with pytest.raises(ValueError, match='not JSON compliant'):
     files.write_json(tmp_path / 'a.json', {'new': [number]})
@@ -103,7 +103,7 @@ def test_a_number_that_is_not_finite_is_no_json(tmp_path, number):
   assert os.listdir(tmp_path) == ['a.json']
 
 
-def test_a_file_that_is_not_there_is_none(tmp_path):
+def test_reading_a_missing_file_returns_none(tmp_path):
   assert files.read_json(tmp_path / 'a.json') is None
   (tmp_path / 'file').touch()
   assert files.read_json(tmp_path / 'file' / 'a.json') is None
@@ -119,7 +119,7 @@ def test_a_file_that_is_not_there_is_none(tmp_path):
     (b'null', r'a\.json is damaged \(not a JSON object\): delete '),
   ],
 )
-def test_a_damaged_file_is_named_with_the_way_out(tmp_path, content, message):
+def test_a_damaged_file_is_named_with_a_remedy(tmp_path, content, message):
   (tmp_path / 'a.json').write_bytes(content)
   with pytest.raises(ConfigError, match=message) as error:
     files.read_json(tmp_path / 'a.json')
@@ -127,13 +127,13 @@ def test_a_damaged_file_is_named_with_the_way_out(tmp_path, content, message):
   assert '\n' not in str(error.value)
 
 
-def test_a_folder_in_its_place_is_named(tmp_path):
+def test_a_folder_where_a_file_is_needed_is_named(tmp_path):
   (tmp_path / 'a.json').mkdir()
   with pytest.raises(ConfigError, match=rf'^{re.escape(str(tmp_path))}/a\.json cannot be read: Is a directory$'):
     files.read_json(tmp_path / 'a.json')
 
 
-# --- what a person is told when something cannot be written
+# --- messages when a file cannot be written
 
 CAUSES = {
   errno.ENOSPC: 'once there is space on the disk, the same command resumes from it',
@@ -151,7 +151,7 @@ CAUSES = {
 
 
 def wrapped(error: OSError) -> Exception:
-  """As a library raises it again, under a name of its own."""
+  """Raised by a library that wraps the system's error."""
   try:
     raise ValueError('RESOURCE_EXHAUSTED: cannot write') from error
   except ValueError as outer:
@@ -159,13 +159,13 @@ def wrapped(error: OSError) -> Exception:
 
 
 @pytest.mark.parametrize('number', CAUSES)
-def test_a_failure_names_its_own_cause(number):
+def test_a_failed_save_names_its_cause_and_remedy(number):
   error = OSError(number, os.strerror(number), 'a/b')
   for one in (error, wrapped(error), RuntimeError(f'INTERNAL: a/b: {os.strerror(number)}')):
     told = str(files.SaveFailed('a/b', one))
     assert told.startswith('a/b could not be written (')
     assert CAUSES[number] in told
-    assert ('disk, the same' in told) == (number == errno.ENOSPC)  # nothing else speaks of a full one
+    assert ('disk, the same' in told) == (number == errno.ENOSPC)  # no other remedy mentions disk space
     assert '\n' not in told
 
 
@@ -175,7 +175,7 @@ def failure_of(path) -> str:
   return str(files.SaveFailed(error.value.filename, error.value))
 
 
-def test_what_stands_in_the_way_is_named(tmp_path):
+def test_a_file_or_folder_in_the_way_is_named(tmp_path):
   (tmp_path / 'lock').mkdir()
   assert f'{tmp_path}/lock' in failure_of(tmp_path / 'lock')
   assert 'there is a folder where a file is needed' in failure_of(tmp_path / 'lock')
@@ -190,19 +190,19 @@ def test_what_stands_in_the_way_is_named(tmp_path):
 # --- checksums
 
 
-def test_what_is_sealed_cannot_change_unseen(tmp_path):
+def test_a_change_to_a_sealed_file_is_detected(tmp_path):
   path = files.write_sealed(tmp_path / 'a.json', {'unigram': 4.43, 'text': 'b2c26b87'})
   assert files.read_json(path) == {'unigram': 4.43, 'text': 'b2c26b87'}
   path.write_text(path.read_text().replace('4.43', '4.33'))
   with pytest.raises(files.Damaged, match=r'a\.json is damaged \(its content does not match its checksum\): count it'):
     files.read_json(path, 'count it again')
   files.write_json(path, {'unigram': 4.43})
-  assert files.read_json(path) == {'unigram': 4.43}  # of an older version
+  assert files.read_json(path) == {'unigram': 4.43}  # written by an older version
   with pytest.raises(files.Damaged, match='its checksum is missing'):
     files.read_json(path, sealed=lambda value: True)
 
 
-def test_a_thread_that_could_not_be_started_for_a_save_names_the_limit():
+def test_a_save_that_could_not_start_a_thread_names_the_limit():
   message = str(files.SaveFailed('checkpoints/5', RuntimeError("can't start new thread")))
   assert "could not be written (can't start new thread)" in message
   assert 'a limit on processes or threads was reached (ulimit -u)' in message

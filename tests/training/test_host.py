@@ -23,11 +23,11 @@ V1 = '9:name=systemd:/\n5:cpu,cpuacct:/docker/c0ffee\n4:memory:/docker/c0ffee\n0
   [
     ('0::/\n', {}, None),
     ('0::/\n', {'cpu.max': 'max 100000\n'}, None),
-    ('0::/\n', {'cpu.max': '200000 100000\n'}, 2),  # docker run --cpus=2, with a namespace of its own
+    ('0::/\n', {'cpu.max': '200000 100000\n'}, 2),  # docker run --cpus=2 with a private cgroup namespace
     ('0::/\n', {'cpu.max': '50000 100000\n'}, 0.5),
     ('0::/kube/pod/app\n', {'kube/pod/app/cpu.max': 'max 100000\n', 'kube/pod/cpu.max': '150000 100000\n'}, 1.5),
     ('0::/kube/pod\n', {'kube/pod/cpu.max': '400000 100000\n', 'kube/cpu.max': '300000 100000\n'}, 3),
-    ('0::/not/there\n', {'cpu.max': '200000 100000\n'}, 2),  # the host's name of it, inside a container
+    ('0::/not/there\n', {'cpu.max': '200000 100000\n'}, 2),  # the group's name on the host, inside a container
     ('0::/a:b\n', {'a:b/cpu.max': '100000 100000\n'}, 1),
     ('0::/\n', {'cpu.max': ''}, None),
     (V1, {'cpu,cpuacct/docker/c0ffee/cpu.cfs_quota_us': '-1\n'}, None),
@@ -43,16 +43,16 @@ V1 = '9:name=systemd:/\n5:cpu,cpuacct:/docker/c0ffee\n4:memory:/docker/c0ffee\n0
     (V1, {'unified/cpu.max': '100000 100000\n'}, 1),
   ],
 )
-def test_the_quota_is_that_of_the_tightest_group_above(groups_of_process, files, quota, tmp_path):
+def test_the_quota_is_the_smallest_of_the_group_and_its_parents(groups_of_process, files, quota, tmp_path):
   assert quota_of(tmp_path, groups_of_process, files) == quota
 
 
-def test_where_there_are_no_control_groups_there_is_no_quota(tmp_path):
+def test_without_control_groups_there_is_no_quota(tmp_path):
   assert host.cpu_quota(tmp_path / 'none', tmp_path) is None
 
 
 @pytest.mark.parametrize(('quota', 'count'), [(None, 64), (64, 64), (100, 64), (2, 2), (1.2, 2), (0.1, 1)])
-def test_of_many_cores_a_process_uses_as_many_as_it_has_time_on(quota, count, monkeypatch):
+def test_a_process_uses_no_more_cores_than_its_quota(quota, count, monkeypatch):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda process: set(range(100, 164)), raising=False)
   monkeypatch.setattr(host, 'cpu_quota', lambda: quota)
   own = host.cores()
@@ -61,7 +61,7 @@ def test_of_many_cores_a_process_uses_as_many_as_it_has_time_on(quota, count, mo
   assert environment()['layout'].endswith(f', {count} core(s)')
 
 
-def test_two_containers_need_not_take_the_same_cores(monkeypatch):
+def test_containers_use_different_cores(monkeypatch):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda process: set(range(64)), raising=False)
   monkeypatch.setattr(host, 'cpu_quota', lambda: 2)
   taken = set()
@@ -71,7 +71,7 @@ def test_two_containers_need_not_take_the_same_cores(monkeypatch):
   assert len(taken) == 3
 
 
-def test_a_system_that_knows_no_affinity_counts_its_cores(monkeypatch):
+def test_without_affinity_all_cores_are_counted(monkeypatch):
   monkeypatch.delattr(os, 'sched_getaffinity', raising=False)
   monkeypatch.setattr(os, 'cpu_count', lambda: 3)
   monkeypatch.setattr(host, 'cpu_quota', lambda: None)

@@ -32,7 +32,7 @@ def test_the_arrays_are_as_documented():
   assert {values.dtype for values in inspected(by_sequence=True).values()} == {np.dtype('float64')}
 
 
-def test_it_measures_what_a_training_step_does():
+def test_it_measures_the_same_as_a_training_step():
   _, metrics = compiled_step(CONFIG)(state_of(CONFIG), batch_of(1))
   found = inspect(CONFIG, random_params(CONFIG), batch_of(1))
   assert found['loss'] == pytest.approx(float(metrics['scalars']['train/loss']), rel=1e-5)
@@ -43,15 +43,15 @@ def test_it_measures_what_a_training_step_does():
   np.testing.assert_allclose(found['grad_norm/attention/query'], query, rtol=1e-4)
 
 
-def test_positions_add_up():
+def test_squares_over_positions_sum_to_the_whole():
   apart, whole = inspected(by_position=True), inspected()
   assert (apart['total'].shape, apart['output'].shape) == ((2, 2, 8), (8,))
   for name in ('total', 'skip', 'branch', 'output'):
     np.testing.assert_allclose(np.sqrt((apart[name] ** 2).sum(-1)), whole[name], rtol=1e-5)
 
 
-def test_the_norm_of_the_mean_and_the_mean_of_the_norms_by_hand():
-  """One gradient a sequence, by a loop: averaged and then its norm, or its norm and then the root mean square."""
+def test_batch_and_sequence_gradient_norms_by_hand():
+  """One gradient per sequence: the norm of their mean, and the root mean square of their norms."""
   batch, params = batch_of(1) | {'weights_BT': np.ones((8, 8), np.float32)}, random_params(CONFIG)
   gradient = jax.jit(jax.grad(lambda params, row: weighted_loss(CONFIG, params, row, None)[0]))
   each = [gradient(params, {name: rows[k : k + 1] for name, rows in batch.items()}) for k in range(8)]
@@ -61,11 +61,11 @@ def test_the_norm_of_the_mean_and_the_mean_of_the_norms_by_hand():
   norm_first = np.sqrt((kernels**2).sum((2, 3)).mean(0))
   np.testing.assert_allclose(found['grad_norm/feed_forward/down'], mean_first, rtol=1e-4)
   np.testing.assert_allclose(found['sequence_grad_norm/feed_forward/down'], norm_first, rtol=1e-4)
-  assert (norm_first > 1.05 * mean_first).all()  # they are two things
+  assert (norm_first > 1.05 * mean_first).all()  # the two differ
 
 
 @pytest.mark.slow
-def test_a_batch_twice_measures_the_same():
+def test_repeating_the_batch_measures_the_same():
   batch = batch_of(1)
   once, twice = (
     inspect(RELU, random_params(RELU), {name: np.concatenate([rows] * times) for name, rows in batch.items()})
@@ -75,7 +75,7 @@ def test_a_batch_twice_measures_the_same():
     np.testing.assert_allclose(twice[name], values, rtol=1e-5, atol=1e-5 if 'cosine' in name else 0, err_msg=name)
 
 
-def test_dropout_is_left_out():
+def test_dropout_is_not_applied():
   dropped = RELU.replace({'model.dropout': 0.5})
   found = inspect(dropped, random_params(RELU), batch_of(1))
   assert found['loss'] == inspected()['loss']
@@ -83,7 +83,7 @@ def test_dropout_is_left_out():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('changes', [{'model.dtype': 'bfloat16'}, {'model.remat': True}, {'model.unroll': 2}], ids=str)
-def test_however_the_stack_is_run(changes):
+def test_unroll_and_remat_measure_the_same(changes):
   config = RELU.replace(changes)
   found = inspect(config, random_params(RELU), batch_of(1))
   tolerance = 0.1 if 'model.dtype' in changes else 1e-4
@@ -93,7 +93,7 @@ def test_however_the_stack_is_run(changes):
 
 
 @pytest.mark.slow
-def test_initial_values_are_taken_as_they_are():
+def test_initial_values_are_measured_unchanged():
   params = model.init(CONFIG.model, jax.random.key(0))
   found = inspect(CONFIG, params, batch_of(0))
   np.testing.assert_allclose(

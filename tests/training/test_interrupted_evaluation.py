@@ -1,4 +1,4 @@
-"""An evaluation that is stopped, shown, resumed, and never of other parameters than it was begun with."""
+"""Evaluations that are stopped and resumed, and their progress reports."""
 
 import json
 
@@ -13,7 +13,7 @@ from training.run_files.checkpoint import steps_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('quick_programs', 'in_folder')]
 
-BATCHES = {'curve': 3, 'final': 5}  # of 4 sequences: 12 in a point of the curve, 20 in each of the held-out splits
+BATCHES = {'curve': 3, 'final': 5}  # of 4 sequences: 12 per point of the curve, 20 per held-out split
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -32,25 +32,25 @@ def scored(monkeypatch):
   programs_for = loop.programs_for
 
   def counting(config) -> Programs:
-    made = programs_for(config)
-    return made._replace(evaluation_step=lambda *inputs: (counted.append(1), made.evaluation_step(*inputs))[1])
+    compiled = programs_for(config)
+    return compiled._replace(evaluation_step=lambda *inputs: (counted.append(1), compiled.evaluation_step(*inputs))[1])
 
   monkeypatch.setattr(loop, 'programs_for', counting)
   return counted
 
 
 class StopAt:
-  """Says so from the n-th time on that it is asked; `steps` are those of the loop."""
+  """Returns True from the n-th call on."""
 
-  def __init__(self, asks: int):
-    self.left = asks
+  def __init__(self, calls: int):
+    self.calls_left = calls
 
   def __call__(self) -> bool:
-    self.left -= 1
-    return self.left <= 0
+    self.calls_left -= 1
+    return self.calls_left <= 0
 
 
-def test_a_run_that_is_stopped_again_and_again_scores_each_batch_once(finished, tmp_path, scored):
+def test_a_repeatedly_stopped_evaluation_scores_each_batch_once(finished, tmp_path, scored):
   starts = 0
   while not (tmp_path / 'result.json').exists():
     starts += 1
@@ -62,26 +62,26 @@ def test_a_run_that_is_stopped_again_and_again_scores_each_batch_once(finished, 
   assert result['resumed_at'] == 40
   assert_same_run(tmp_path, finished[0])
   every = len(EVALUATED) * BATCHES['curve'] + 2 * BATCHES['final']
-  assert every <= len(scored) <= every + starts  # a stop finds one more on its way
+  assert every <= len(scored) <= every + starts  # each stop has one more batch in flight
   assert not (tmp_path / scoring.FILE).exists()
 
 
-def test_what_was_scored_is_kept_and_belongs_to_its_parameters(finished, tmp_path, scored):
-  """Stopped in the third batch of the validation split, and in the second of the test split."""
+def test_stored_sums_belong_to_their_parameters(finished, tmp_path, scored):
+  """Stopped in the third batch of the validation split, then in the second batch of the test split."""
   total = 1 + CONFIG.run.steps + len(EVALUATED) * BATCHES['curve'] + 1
-  for batches, asks in ((3, total + 3), (7, 2 + 4)):
+  for batches, calls in ((3, total + 3), (7, 2 + 4)):
     with pytest.raises(loop.Stopped):
-      train(tmp_path, stop=StopAt(asks))
-    kept = json.loads((tmp_path / scoring.FILE).read_text())['sums']
-    assert sum(len(sums['nats']) for sums in kept.values()) == batches
-  assert list(kept) == ['validation: 20 sequences', 'test: 20 sequences']
+      train(tmp_path, stop=StopAt(calls))
+    stored = json.loads((tmp_path / scoring.FILE).read_text())['sums']
+    assert sum(len(sums['nats']) for sums in stored.values()) == batches
+  assert list(stored) == ['validation: 20 sequences', 'test: 20 sequences']
   assert steps_in(tmp_path / 'checkpoints')[0] == 40
   train(tmp_path)
   assert_same_run(tmp_path, finished[0])
 
 
-@pytest.mark.parametrize('change', ['a digit', 'cut', 'gone', 'of other parameters'])
-def test_what_is_not_of_this_evaluation_is_scored_again(finished, tmp_path, change):
+@pytest.mark.parametrize('change', ['a digit', 'truncated', 'deleted', 'of other parameters'])
+def test_sums_of_another_evaluation_are_not_reused(finished, tmp_path, change):
   total = 1 + CONFIG.run.steps + len(EVALUATED) * BATCHES['curve'] + 1
   with pytest.raises(loop.Stopped):
     train(tmp_path, stop=StopAt(total + 4))
@@ -93,15 +93,15 @@ def test_what_is_not_of_this_evaluation_is_scored_again(finished, tmp_path, chan
     content['key'] = content['key'][::-1]
     content['sums']['validation: 20 sequences']['nats'][2] += 1
     content[files.CHECKSUM] = files.checksum_of({name: content[name] for name in ('key', 'sums')})
-  path.write_text(json.dumps(content)[: -30 if change == 'cut' else None])
-  if change == 'gone':
+  path.write_text(json.dumps(content)[: -30 if change == 'truncated' else None])
+  if change == 'deleted':
     path.unlink()
   train(tmp_path)
   assert_same_run(tmp_path, finished[0])
 
 
 @pytest.mark.parametrize('batch', [1, 2, 3])
-def test_a_point_of_the_curve_is_stopped_in_and_logged_by_the_next_start(finished, tmp_path, batch):
+def test_a_stopped_validation_is_resumed_and_logged_at_the_next_start(finished, tmp_path, batch):
   with pytest.raises(loop.Stopped):
     train(tmp_path, stop=StopAt(1 + 20 + BATCHES['curve'] + batch))
   assert steps_in(tmp_path / 'checkpoints')[0] == 20
@@ -110,7 +110,7 @@ def test_a_point_of_the_curve_is_stopped_in_and_logged_by_the_next_start(finishe
   assert_same_run(tmp_path, finished[0])
 
 
-def test_a_start_that_evaluates_elsewhere_logs_the_row_without_a_point(finished, tmp_path):
+def test_a_start_with_other_evaluation_steps_logs_the_row_without_a_point(finished, tmp_path):
   with pytest.raises(loop.Stopped):
     train(tmp_path, stop=StopAt(1 + 30 + 2 * BATCHES['curve'] + 1))
   assert [row['step'] for row in rows_of(tmp_path)] == [1, 10, 15, 20]
@@ -121,7 +121,7 @@ def test_a_start_that_evaluates_elsewhere_logs_the_row_without_a_point(finished,
   assert rows[5] == expected[5]
 
 
-def test_a_killed_evaluation_has_been_saved_now_and_then(finished, tmp_path, monkeypatch, scored):
+def test_an_evaluation_is_saved_at_intervals(finished, tmp_path, monkeypatch, scored):
   def kill(*args):
     raise Stop
 
@@ -136,7 +136,7 @@ def test_a_killed_evaluation_has_been_saved_now_and_then(finished, tmp_path, mon
   assert_same_run(tmp_path, finished[0])
 
 
-def test_progress_is_shown_in_tokens(tmp_path, monkeypatch):
+def test_progress_is_reported_in_tokens(tmp_path, monkeypatch):
   monkeypatch.setattr(scoring, 'REPORT_SECONDS', 0.0)
   reports: list[dict] = []
   train(tmp_path, report=reports.append)
@@ -146,7 +146,7 @@ def test_progress_is_shown_in_tokens(tmp_path, monkeypatch):
   assert doing == ['reading the data', 'compiling', 'starting', 'evaluating', 'saving']
 
 
-def test_several_processes_ask_equally_often_and_are_told_once():
+def test_stop_once_asks_until_the_first_true():
   answers = iter([False, True, False, False])
   stop = loop.StopOnce(lambda: next(answers))
   assert [stop() for _ in range(5)] == [False, True, True, True, True]
@@ -154,14 +154,14 @@ def test_several_processes_ask_equally_often_and_are_told_once():
 
 @pytest.fixture
 def many_segments(tmp_path, monkeypatch):
-  """A text of 200 blocks, each of 64 bytes: ten of each held-out split."""
+  """A text of 200 blocks of 64 bytes, ten in each held-out split."""
   for module in (splits, evaluation_subset):
     monkeypatch.setattr(module, 'BLOCK', 64)
   (tmp_path / 'blocks.txt').write_bytes(EASY[:-8] * 4)
   return CONFIG.replace({'data.paths': str(tmp_path / 'blocks.txt')})
 
 
-def test_another_part_is_evaluated_from_the_last_checkpoint(tmp_path, many_segments, scored):
+def test_another_evaluation_subset_is_scored_from_the_last_checkpoint(tmp_path, many_segments, scored):
   run, changes = tmp_path / 'run', {'run.final_evaluation_tokens': 192}
   whole = train(run, many_segments)
   assert (whole['val_tokens'], whole['val_tokens_of']) == (630, 630)

@@ -1,4 +1,4 @@
-"""A run that is stopped, killed or damaged, and goes on."""
+"""Runs that are stopped, killed or damaged, and resume."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from full_disk import room_for
+from full_disk import limited_file_size
 from quick_runs import (
   CONFIG,
   EVALUATED,
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 
 
 @pytest.mark.parametrize(('step', 'resumed_at'), [(1, None), (15, 12), (30, 24), (40, 36)])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(finished, tmp_path, step, resumed_at):
+def test_a_stopped_run_resumes_to_the_bit(finished, tmp_path, step, resumed_at):
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(step))
   assert not (tmp_path / 'result.json').exists()
@@ -44,7 +44,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(finished, tmp_path
   assert_same_run(tmp_path, finished[0])
 
 
-def test_a_run_may_be_stopped_again_and_again(finished, tmp_path):
+def test_a_run_can_be_stopped_repeatedly(finished, tmp_path):
   for step in (15, 15, 30, 40):
     with pytest.raises(Stop):
       train(tmp_path, report=stop_at(step))
@@ -52,31 +52,33 @@ def test_a_run_may_be_stopped_again_and_again(finished, tmp_path):
   assert_same_run(tmp_path, finished[0])
 
 
-@pytest.mark.parametrize('place', ['validate', 'result_of', 'write_result'])
-def test_it_may_be_stopped_anywhere(finished, tmp_path, monkeypatch, place):
+@pytest.mark.parametrize('function', ['validate', 'result_of', 'write_result'])
+def test_a_run_can_be_killed_in_validation_evaluation_and_saving(finished, tmp_path, monkeypatch, function):
   def stop(*args):
     raise Stop
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, place, stop)
+    patch.setattr(loop, function, stop)
     with pytest.raises(Stop):
       train(tmp_path)
   result = train(tmp_path)
-  assert result['resumed_at'] == (None if place == 'validate' else 40)
+  assert result['resumed_at'] == (None if function == 'validate' else 40)
   assert_same_run(tmp_path, finished[0])
 
 
-@pytest.mark.parametrize('step', [1, 17, 20, 24, 40])  # 20 is evaluated, 24 saved, 40 the last
-def test_a_run_that_is_told_to_stop_saves_its_step(finished, tmp_path, step):
+@pytest.mark.parametrize('step', [1, 17, 20, 24, 40])  # 20 has an evaluation, 24 a checkpoint, 40 is the last
+def test_a_run_that_is_asked_to_stop_saves_its_step(finished, tmp_path, step):
   earlier = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
   asked: list[int] = []
-  before = 1 + (step - 1) + sum(evaluated < step for evaluated in EVALUATED)  # at the start, each step, each batch
+  before = (
+    1 + (step - 1) + sum(evaluated < step for evaluated in EVALUATED)
+  )  # at the start, per step, per batch
   with pytest.raises(loop.Stopped):
     train(tmp_path, stop=lambda: len(asked) == before or asked.append(1))
   assert steps_in(tmp_path / 'checkpoints')[0] == step
   assert not (tmp_path / 'result.json').exists()
   logged = [s for s in sorted({*LOGGED, *EVALUATED}) if s <= step]
-  if step in EVALUATED:  # its row waits for its evaluation
+  if step in EVALUATED:  # its row is logged after its evaluation
     logged.remove(step)
   assert [row['step'] for row in rows_of(tmp_path)] == logged
   assert train(tmp_path)['resumed_at'] == step
@@ -84,14 +86,14 @@ def test_a_run_that_is_told_to_stop_saves_its_step(finished, tmp_path, step):
   assert_same_run(tmp_path, finished[0])
 
 
-def test_a_run_that_is_told_to_stop_before_its_first_step_leaves(tmp_path):
+def test_a_run_that_is_asked_to_stop_before_its_first_step_stops(tmp_path):
   with pytest.raises(loop.Stopped):
     train(tmp_path, stop=lambda: True)
   assert not (tmp_path / 'metrics.jsonl').exists()
 
 
 def test_the_log_is_on_the_disk_before_a_save_starts(tmp_path, monkeypatch):
-  """Every line of the steps that a checkpoint has seen."""
+  """All lines up to the step of the checkpoint."""
   happened = []
   sync, save = MetricsLog.sync, Checkpoints.save
 
@@ -120,7 +122,7 @@ def flip(path: Path) -> None:
   path.write_bytes(content)
 
 
-def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_path):
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(finished, tmp_path):
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(40))
   assert steps_in(tmp_path / 'checkpoints') == [36, 24]
@@ -134,7 +136,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_pa
   assert_same_run(tmp_path, finished[0])
 
 
-def test_where_no_checkpoint_is_whole_a_run_stops_and_touches_nothing(tmp_path):
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(tmp_path):
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(40))
   for step in (24, 36):
@@ -148,7 +150,7 @@ def test_where_no_checkpoint_is_whole_a_run_stops_and_touches_nothing(tmp_path):
 
 
 @pytest.mark.parametrize('row', [-1, 1, 0])
-def test_a_log_that_was_damaged_is_made_again_from_a_checkpoint_before(finished, tmp_path, row):
+def test_a_damaged_log_is_written_again_from_an_earlier_checkpoint(finished, tmp_path, row):
   """Rows of steps 1, 10, 15, 20, 30; checkpoints of 24 and 36, with 4 and 5 of them."""
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(40))
@@ -165,7 +167,7 @@ def test_a_log_that_was_damaged_is_made_again_from_a_checkpoint_before(finished,
 
 
 @pytest.mark.slow
-def test_more_steps_at_a_constant_rate_give_the_longer_run(tmp_path):
+def test_extending_at_a_constant_rate_equals_the_longer_run(tmp_path):
   long = CONFIG.replace({'optimizer.schedule': 'constant'})
   short = long.replace({'run.steps': 24})
   train(tmp_path / 'whole', long)
@@ -178,13 +180,13 @@ def test_more_steps_at_a_constant_rate_give_the_longer_run(tmp_path):
     jax.tree.leaves(final_state(tmp_path / 'extended', long)),
     strict=True,
   ):
-    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)  # another program may round otherwise
+    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)  # the programs may round differently
 
 
-@pytest.mark.filterwarnings('ignore')  # orbax leaves coroutines behind when it fails
+@pytest.mark.filterwarnings('ignore')  # Orbax leaves coroutines behind when it fails
 @pytest.mark.parametrize('what', ['checkpoint', 'log'])
-def test_a_disk_that_is_full_ends_a_run_and_harms_nothing(finished, tmp_path, what):
-  """The save after step 24, or the line of step 20, has no room; the checkpoint of step 12 is whole."""
+def test_a_full_disk_ends_a_run_without_damage(finished, tmp_path, what):
+  """The disk is full at the save after step 24, or at the line of step 20; the checkpoint of step 12 is intact."""
   lines = (finished[0] / 'metrics.jsonl').read_bytes().splitlines(keepends=True)
   largest = max(path.stat().st_size for path in (finished[0] / 'checkpoints' / '36').rglob('*'))
   log_at_24 = len(b''.join(lines[:4]))
@@ -200,9 +202,9 @@ def test_a_disk_that_is_full_ends_a_run_and_harms_nothing(finished, tmp_path, wh
 
     def report(progress):
       if progress.get('step') == 15:
-        while steps_in(tmp_path / 'checkpoints') != [12]:  # under way
+        while steps_in(tmp_path / 'checkpoints') != [12]:  # still being written
           pass
-        full.enter_context(room_for(size))
+        full.enter_context(limited_file_size(size))
 
     with pytest.raises(SaveFailed if what == 'checkpoint' else OSError, match=message):
       train(tmp_path, report=report)
@@ -211,7 +213,7 @@ def test_a_disk_that_is_full_ends_a_run_and_harms_nothing(finished, tmp_path, wh
   assert_same_run(tmp_path, finished[0])
 
 
-def test_a_line_that_was_being_written_and_a_save_under_way_are_forgotten(finished, tmp_path):
+def test_an_unfinished_line_and_an_unfinished_save_are_dropped(finished, tmp_path):
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(30))
   with (tmp_path / 'metrics.jsonl').open('a') as file:
@@ -222,9 +224,9 @@ def test_a_line_that_was_being_written_and_a_save_under_way_are_forgotten(finish
 
 
 @pytest.mark.slow
-def test_what_is_looked_at_may_differ_when_it_goes_on(finished, tmp_path):
-  looking = {'run.evaluations': 8, 'run.checkpoint_every': 7, 'run.keep_checkpoints': 1, 'run.log_every': 4}
-  other = CONFIG.replace({**looking, 'inspect.level': 'off'})
+def test_logging_settings_may_change_on_resume(finished, tmp_path):
+  logging = {'run.evaluations': 8, 'run.checkpoint_every': 7, 'run.keep_checkpoints': 1, 'run.log_every': 4}
+  other = CONFIG.replace({**logging, 'inspect.level': 'off'})
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(30))
   assert train(tmp_path, other)['resumed_at'] == 24
@@ -235,7 +237,7 @@ def test_what_is_looked_at_may_differ_when_it_goes_on(finished, tmp_path):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_elsewhere_it_goes_on_with_a_note(finished, tmp_path):
+def test_resuming_in_another_environment_gives_a_note(finished, tmp_path):
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(30))
   path = tmp_path / 'environment.json'
@@ -247,7 +249,7 @@ def test_elsewhere_it_goes_on_with_a_note(finished, tmp_path):
   assert_same_run(tmp_path, finished[0])
 
 
-def test_another_run_is_refused_and_nothing_is_touched(finished):
+def test_another_run_is_refused_and_nothing_is_written(finished):
   directory = finished[0]
   before = content_of(directory)
   with pytest.raises(ConfigError, match=r'run\.steps is 40 there, 41 here; run\.init_seed is 0 there, 3 here') as error:
@@ -256,7 +258,7 @@ def test_another_run_is_refused_and_nothing_is_touched(finished):
   assert content_of(directory) == before
 
 
-def test_data_that_do_not_fit_are_refused_before_anything_is_written(tmp_path):
+def test_unsuitable_data_are_refused_before_anything_is_written(tmp_path):
   with pytest.raises(ConfigError, match=r'^model\.vocab_size=255 is too small for the data, which have 256 tokens'):
     train(tmp_path / 'run', CONFIG.replace({'model.vocab_size': 255}))
   with pytest.raises(ConfigError, match=r'too few for a batch of 1000'):

@@ -33,10 +33,10 @@ from training.run_files.result import read_result
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 
 
-# --- a run that goes well
+# --- a run that succeeds
 
 
-def test_a_run_leaves_its_files(finished):
+def test_a_run_writes_its_files(finished):
   directory, result, _ = finished
   assert {'config.json', 'metrics.jsonl', 'checkpoints', 'tensorboard', 'result.json'} <= set(os.listdir(directory))
   assert Config.from_flat(json.loads((directory / 'config.json').read_text())) == CONFIG
@@ -45,7 +45,7 @@ def test_a_run_leaves_its_files(finished):
   assert not [path for path in directory.rglob('*') if path.name.startswith('.')]
 
 
-def test_the_result_tells_what_the_run_came_to(finished):
+def test_the_result_of_a_finished_run(finished):
   _, result, _ = finished
   assert list(result)[:4] == ['experiment', 'variant', 'seed', 'status']
   expected = LABELS | {
@@ -61,7 +61,7 @@ def test_the_result_tells_what_the_run_came_to(finished):
   assert result['tokens_per_second'] > 0
 
 
-def test_metrics_are_there_when_they_are_due(finished):
+def test_metrics_are_logged_when_due(finished):
   rows = rows_of(finished[0])
   assert [row['step'] for row in rows] == sorted({*LOGGED, *EVALUATED})
   assert [row['step'] for row in rows if 'train/loss' in row] == LOGGED
@@ -93,7 +93,7 @@ def test_progress_is_reported(finished):
   assert [(report['step'], report['steps']) for report in reports] == [(step, 40) for step in LOGGED]
   losses = [row['train/loss'] for row in rows_of(directory) if 'train/loss' in row]
   assert [report['loss'] for report in reports] == losses
-  assert reports[0]['tokens_per_second'] is None  # the clock has not stopped yet
+  assert reports[0]['tokens_per_second'] is None  # the clock was not stopped yet
   assert all(report['tokens_per_second'] > 0 for report in reports[1:])
 
 
@@ -115,7 +115,7 @@ def test_the_same_run_gives_the_same_bits_and_another_seed_does_not(finished, qu
   assert first['run.init_seed']['param_norm/global'] != first['again']['param_norm/global']
 
 
-# --- runs that end badly
+# --- runs that diverge or fail
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def assert_diverged(directory: Path, result: dict, diverged_at: int) -> None:
   assert (last['step'], last['grad_norm/global']) == (diverged_at, None)
 
 
-def test_a_learning_rate_beyond_all_measure_diverges(tmp_path):
+def test_a_huge_learning_rate_diverges(tmp_path):
   result = train(tmp_path, CONFIG.replace({'optimizer.learning_rate': 1e9, 'optimizer.warmup_steps': 0}))
   assert_diverged(tmp_path, result, 2)
   assert [row['step'] for row in rows_of(tmp_path)] == [1, 2]
@@ -157,13 +157,13 @@ def test_the_first_step_that_is_not_finite_ends_a_run(finished, tmp_path, spoil,
   assert rows_of(tmp_path)[-1]['train/loss'] is None
   whole = [row for row in rows_of(finished[0]) if row['step'] < step]
   assert rows_of(tmp_path)[:-1] == whole
-  assert result['steps'] in (step, min(step + 1, 40))  # one may be on its way already
+  assert result['steps'] in (step, min(step + 1, 40))  # one more may already be dispatched
   state = final_state(tmp_path)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
   assert int(state.optimizer[-1].count) == step - 1
 
 
-def test_a_run_that_diverged_and_died_before_its_result_ends_the_same(tmp_path, monkeypatch, spoil):
+def test_a_diverged_run_killed_before_its_result_ends_the_same(tmp_path, monkeypatch, spoil):
   spoil.add(5)
 
   def stop(*args):
@@ -182,7 +182,7 @@ def test_a_run_that_diverged_and_died_before_its_result_ends_the_same(tmp_path, 
 SKIP = CONFIG.replace({'run.on_nonfinite': 'skip'})
 
 
-def test_skip_drops_the_updates_that_are_not_finite(tmp_path, spoil):
+def test_skip_drops_nonfinite_updates(tmp_path, spoil):
   spoil.update({3, 15, 16, 17, 40})
   result = train(tmp_path, SKIP)
   assert (result['status'], result['steps'], result['diverged_at']) == ('completed', 40, None)
@@ -195,7 +195,7 @@ def test_skip_drops_the_updates_that_are_not_finite(tmp_path, spoil):
   assert counts == {1: 0, 15: 1, 30: 0, 40: 1}
 
 
-@pytest.mark.parametrize('start', [6, 11])  # the tenth is a step between pauses, or one with an evaluation
+@pytest.mark.parametrize('start', [6, 11])  # the tenth is a plain step, or one with an evaluation
 def test_skip_gives_up_after_ten_in_a_row(tmp_path, spoil, start):
   spoil.update(range(start, start + 10))
   result = train(tmp_path, SKIP)
@@ -205,7 +205,7 @@ def test_skip_gives_up_after_ten_in_a_row(tmp_path, spoil, start):
   assert int(final_state(tmp_path, SKIP).optimizer[-1].count) == start - 1
 
 
-def test_who_learns_nothing_is_told_so(tmp_path, monkeypatch):
+def test_a_run_that_learns_nothing_is_failed_to_learn(tmp_path, monkeypatch):
   (tmp_path / 'text.txt').write_bytes(RANDOM)
   monkeypatch.chdir(tmp_path)
   result = train(tmp_path / 'run')

@@ -10,7 +10,7 @@ SCRIPT = Path(__file__).with_name('eight_devices.py')
 
 
 @pytest.mark.slow
-def test_eight_devices_do_what_one_does(tmp_path):
+def test_eight_devices_give_the_numbers_of_one(tmp_path):
   environment = os.environ | {'JAX_NUM_CPU_DEVICES': '8', 'PYTHONPATH': str(SCRIPT.parents[2])}
   command = [sys.executable, str(SCRIPT), str(tmp_path)]
   ended = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -23,5 +23,5 @@ def test_eight_devices_do_what_one_does(tmp_path):
   assert found['same bits'] == {'initial values': True, 'on one device': True, 'on four devices': True}
   compiled = found['compiled']
   assert compiled['bytes a device'] <= 1.05 * compiled['bytes'] / 8
-  assert compiled['gathered'] <= compiled['kernel']  # of one layer; embedding and head are smaller here
+  assert compiled['gathered'] <= compiled['kernel']  # one layer at a time; embedding and head are smaller here
   assert compiled['summed'] <= compiled['kernel']

@@ -28,7 +28,7 @@ QUICK = {'XLA_FLAGS': '--xla_backend_optimization_level=0 --xla_llvm_disable_exp
 
 @pytest.fixture
 def start():
-  """Starts the commands of all processes; what is left of them at the end is killed."""
+  """Starts the commands of all processes; kills those still running at the end."""
   started: list[subprocess.Popen] = []
 
   def start(place: Path, count: int = 2) -> list[subprocess.Popen]:
@@ -78,7 +78,7 @@ def assert_as_on_one_device(run: Path, alone: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_that_are_killed_and_stopped_come_to_what_one_device_comes_to(tmp_path, start):
+def test_two_killed_and_stopped_processes_give_the_numbers_of_one_device(tmp_path, start):
   run = tmp_path / 'runs' / 'custom' / 'mine' / 'seed_0'
 
   two = start(tmp_path)
@@ -86,7 +86,7 @@ def test_two_processes_that_are_killed_and_stopped_come_to_what_one_device_comes
   os.kill(worker_of(two[1]), signal.SIGKILL)
   codes, (output, _) = end(two, seconds=60)
   assert codes == [1, 1]
-  started, *_, failed = output.splitlines()  # between them, how far it is
+  started, *_, failed = output.splitlines()  # progress lines in between
   assert started.startswith('training on ')
   assert started.endswith(', as 4 devices, process 0 of 2')
   assert failed == (
@@ -108,7 +108,7 @@ def test_two_processes_that_are_killed_and_stopped_come_to_what_one_device_comes
 
 
 @pytest.mark.slow
-def test_four_processes_come_to_what_one_device_comes_to(tmp_path, start):
+def test_four_processes_give_the_numbers_of_one_device(tmp_path, start):
   codes, outputs = end(start(tmp_path, count=4))
   assert codes == [0] * 4, outputs
   assert_as_on_one_device(tmp_path / 'runs' / 'custom' / 'mine' / 'seed_0', tmp_path / 'alone')

@@ -1,4 +1,4 @@
-"""A step on windows of several documents is one on each document in a row of its own."""
+"""Training on windows of several masked documents equals training on one document per row."""
 
 import jax
 import numpy as np
@@ -13,13 +13,13 @@ MASKED = CONFIG.replace({
 
 
 def joined() -> dict[str, np.ndarray]:
-  """Eight windows, each of two documents, which end at places of their own."""
+  """Eight windows of two documents each, with different boundaries."""
   documents = np.arange(8) > np.arange(8)[:, None] % 6
   return batch_of(1) | {'documents_BT': documents.astype(np.int32)}
 
 
 def apart() -> dict[str, np.ndarray]:
-  """The same sixteen documents, a row each; what is left of the row does not count."""
+  """The same sixteen documents, one per row; the rest of each row is not scored."""
   rows: list[dict] = []
   batch = joined()
   for row, number in np.ndindex(8, 2):
@@ -33,7 +33,7 @@ def apart() -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('parts', [1, 4])
-def test_a_step(parts):
+def test_a_step_on_masked_documents_equals_one_on_separate_documents(parts):
   one = MASKED.replace({'optimizer.accumulate': parts})
   other = CONFIG.replace({'run.batch_size': 16})
   after, metrics = quick_jit(make_train_step(one))(state_of(one), joined())
@@ -46,7 +46,7 @@ def test_a_step(parts):
   np.testing.assert_allclose(*stream, rtol=1e-4, atol=1e-5)
 
 
-def test_a_score():
+def test_the_loss_of_masked_documents_equals_that_of_separate_documents():
   params = random_params(CONFIG)
   scores = [
     quick_jit(make_evaluation_step(config))(params, batch)

@@ -11,7 +11,7 @@ OUTPUT = np.array([16.0, 0.0, 0.0])
 
 
 def paths(products) -> dict[str, np.ndarray]:
-  """Those of one layer whose two sublayers have the same products."""
+  """The measures of one layer whose two sublayers have the same products."""
   return gradient_measures({'blocks': np.array([[products, products]]), 'output': OUTPUT})
 
 
@@ -20,7 +20,7 @@ def first(products) -> dict[str, float]:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 20), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
-def test_the_two_paths_are_those_of_the_vectors(seed, size, skip_size, branch_size):
+def test_gradient_measures_equal_those_of_the_vectors(seed, size, skip_size, branch_size):
   skip, branch = np.random.default_rng(seed).normal(size=(2, size)) * [[skip_size], [branch_size]]
   found = first([skip @ skip, branch @ branch, skip @ branch])
   assert found.keys() == {'total', 'skip', 'branch', 'cosine'}
@@ -31,19 +31,19 @@ def test_the_two_paths_are_those_of_the_vectors(seed, size, skip_size, branch_si
   assert found['cosine'] == pytest.approx(skip @ branch / np.linalg.norm(skip) / np.linalg.norm(branch))
 
 
-def test_two_paths_that_cancel_sum_to_zero():
+def test_cancelling_paths_have_a_total_of_zero():
   assert first([4.0, 4.0, -4.0]) == {'total': 0.0, 'skip': 2.0, 'branch': 2.0, 'cosine': -1.0}
-  assert first(np.float32([4.0, 4.0, -4.0001]))['total'] == 0.0  # rounding has gone below
+  assert first(np.float32([4.0, 4.0, -4.0001]))['total'] == 0.0  # negative by rounding
 
 
-def test_a_path_that_carries_nothing_has_no_direction():
+def test_the_cosine_with_a_zero_path_is_zero():
   assert first([9.0, 0.0, 0.0]) == {'total': 3.0, 'skip': 3.0, 'branch': 0.0, 'cosine': 0.0}
   assert first([0.0, 9.0, 0.0]) == {'total': 3.0, 'skip': 0.0, 'branch': 3.0, 'cosine': 0.0}
 
 
 @pytest.mark.filterwarnings('ignore:invalid value')
 @pytest.mark.parametrize('products', [[math.nan] * 3, [math.inf, 1.0, 0.0], [1.0, math.inf, math.nan]])
-def test_numbers_that_are_not_finite_stay_so(products):
+def test_nonfinite_numbers_stay_nonfinite(products):
   found = first(products)
   assert not math.isfinite(found['total'])
   assert {name for name in ('skip', 'branch') if math.isfinite(found[name])} == {
@@ -51,8 +51,8 @@ def test_numbers_that_are_not_finite_stay_so(products):
   }
 
 
-def test_a_gain_is_what_a_sublayer_makes_of_the_gradient():
-  """Down the stack the totals are 4 (output), 2, 6, 0, 5: attention of layer 0 last."""
+def test_the_gain_is_the_total_over_that_at_the_output():
+  """From the output down, the totals are 4 (output), 2, 6, 0 and 5 (the attention of layer 0)."""
   squares = np.array([[25.0, 0.0], [36.0, 4.0]])
   products = np.stack([squares, 0 * squares, 0 * squares], -1)
   found = gradient_measures({'blocks': products, 'output': OUTPUT})
@@ -60,7 +60,7 @@ def test_a_gain_is_what_a_sublayer_makes_of_the_gradient():
   assert found['output'] == 4
 
 
-def test_positions_are_kept_apart():
+def test_positions_are_separate():
   products = np.random.default_rng(0).random((3, 2, 5, 3))
   output = np.random.default_rng(1).random((5, 3))
   found = gradient_measures({'blocks': products, 'output': output})
@@ -74,8 +74,8 @@ def both(attention, feed_forward):
   return {'attention': np.array(attention), 'feed_forward': np.array(feed_forward)}
 
 
-def test_what_a_block_does_in_words():
-  """One layer; the stream is (6, 8) and the branches add (4, 3) and nothing."""
+def test_forward_measures():
+  """One layer; the stream is (6, 8), and the branches add (4, 3) and 0."""
   seen = {
     'mean': {
       'stream_square': both([49.0], [4.0]),

@@ -1,4 +1,4 @@
-"""A run that cannot fit the memory of a machine is refused before anything is read, compiled or written."""
+"""A run that does not fit the memory of the machine is refused before anything is read, compiled or written."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from training.state import init_state
 
 
 @pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', 'muon'])
-def test_the_least_is_no_more_than_state_gradient_and_logits(name):
+def test_the_lower_bound_counts_state_gradient_and_logits(name):
   config = Config().replace({'optimizer.name': name})
   state = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
   held = sum(leaf.size * 4 for leaf in jax.tree.leaves(state)) + 4 * num_parameters(config.model)
@@ -21,19 +21,19 @@ def test_the_least_is_no_more_than_state_gradient_and_logits(name):
   assert 0.7 * held < least_memory(config) - logits - 3 * 4 * 16 * 64 <= held
 
 
-def test_what_fits_is_accepted_and_what_does_not_refused():
+def test_only_a_run_that_fits_is_accepted():
   least = least_memory(Config())
   check_fits(Config(), least)
   with pytest.raises(ConfigError, match=r'parameters and a batch of 16 x 64 tokens take at least 0\.0 GB, and this'):
     check_fits(Config(), least - 1)
 
 
-def test_accumulation_makes_the_logits_smaller():
+def test_accumulation_reduces_the_memory_of_the_logits():
   config = Config().replace({'run.batch_size': 1024})
   assert least_memory(config.replace({'optimizer.accumulate': 64})) < least_memory(config) / 2
 
 
-def test_a_container_has_less_than_its_machine(tmp_path):
+def test_the_memory_limit_of_a_container_counts(tmp_path):
   whole = memory_of_machine(tmp_path)
   for text, expected in (('max', whole), (str(2**30), 2**30), (str(2**62), whole)):
     (tmp_path / 'memory.max').write_text(text + '\n')
@@ -50,7 +50,7 @@ def test_a_container_has_less_than_its_machine(tmp_path):
     ['--config.model.vocab_size=2000000000'],
   ],
 )
-def test_the_command_refuses_it_before_anything_starts(tmp_path, monkeypatch, capfd, asked):
+def test_train_refuses_a_run_that_does_not_fit(tmp_path, monkeypatch, capfd, asked):
   monkeypatch.chdir(tmp_path)
   assert run_main('--name=mine', *asked) == 2
   message = capfd.readouterr().err

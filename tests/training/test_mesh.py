@@ -16,7 +16,7 @@ BLOCK, ALONE = (jax.tree_util.DictKey('blocks'), jax.tree_util.DictKey('kernel')
     (BLOCK, (6, 64, 171), 8, (None, 'fsdp')),  # 171 does not divide
     (BLOCK, (6, 64, 256), 8, (None, None, 'fsdp')),
     (BLOCK, (6, 256, 64), 8, (None, 'fsdp')),
-    (BLOCK, (64, 4, 2), 8, ()),  # the layers are never split
+    (BLOCK, (64, 4, 2), 8, ()),  # the layer axis is never split
     (BLOCK, (8, 64), 8, ()),  # a gain
     (BLOCK, (8,), 8, ()),
     (ALONE, (64, 256), 8, (None, 'fsdp')),
@@ -26,13 +26,13 @@ BLOCK, ALONE = (jax.tree_util.DictKey('blocks'), jax.tree_util.DictKey('kernel')
     (ALONE, (256, 64), 1, ()),
   ],
 )
-def test_where_a_leaf_is_split(path, shape, parts, split):
+def test_the_dimension_along_which_a_leaf_is_split(path, shape, parts, split):
   assert partition(path, shape, parts) == PartitionSpec(*split)
 
 
 @pytest.mark.parametrize('name', ['adamw', 'muon'])
-def test_the_optimizer_state_lies_where_the_parameters_do(name):
-  """On a mesh that is described, not there."""
+def test_the_optimizer_state_is_sharded_like_the_parameters(name):
+  """On an abstract mesh."""
   config = Config().replace({'optimizer.name': name})
   state = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
   mesh = jax.sharding.AbstractMesh((1, 4), ('data', 'fsdp'))
@@ -63,7 +63,7 @@ def test_the_shape_of_a_mesh(changes, devices, shape):
     ({'optimizer.accumulate': 4}, 8, 1, 'make it a multiple of 32'),
   ],
 )
-def test_a_mesh_that_cannot_be_is_refused(changes, devices, processes, message):
+def test_an_impossible_mesh_is_refused(changes, devices, processes, message):
   with pytest.raises(ConfigError, match=message):
     mesh_shape(Config().replace(changes), devices, processes)
 

@@ -27,7 +27,7 @@ OUTSIDE = [
 
 
 def step_metrics(config: ModelConfig, positions: int | None = None) -> dict:
-  """A step's metrics with a number of its own in each place: 1, 2, 3, ...; with positions, those of `full`."""
+  """A step's metrics, all numbers different: 1, 2, 3, ...; with `positions`, those of inspect.level=full."""
   layers = config.num_layers
   at = () if positions is None else (positions,)
   numbers = iter(range(1, 10_000))
@@ -75,7 +75,7 @@ def test_every_number_has_a_name():
   assert {type(value) for value in named.values()} == {float}
 
 
-def test_full_has_more_names():
+def test_full_adds_names():
   metrics = step_metrics(CONFIG, positions=3)
   named = named_metrics(metrics)
   plain = named_metrics(step_metrics(CONFIG)).keys()
@@ -95,7 +95,7 @@ def test_full_has_more_names():
     assert sum(total**2 for total in totals) == pytest.approx(whole**2)
 
 
-def test_every_name_has_its_number():
+def test_every_name_has_the_right_number():
   metrics = step_metrics(CONFIG)
   named = named_metrics(metrics)
   norms = metrics['parameter_norms']['grad_norm']
@@ -134,6 +134,6 @@ def test_layers_are_numbered_so_that_names_sort():
   assert len([name for name in named if '/block_11/' in name]) == len([name for name in named if '/block_03/' in name])
 
 
-def test_without_inspection_there_are_the_scalars_alone():
+def test_without_inspection_only_scalars_are_logged():
   scalars = step_metrics(CONFIG)['scalars']
   assert named_metrics({'scalars': scalars}) == {'train/loss': 1.0, 'nonfinite_in_a_row': 2.0}

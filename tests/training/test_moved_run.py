@@ -12,13 +12,13 @@ from training.run_files.checkpoint import steps_in
 
 pytestmark = [
   pytest.mark.usefixtures('quick_programs', 'in_folder'),
-  pytest.mark.filterwarnings('ignore'),  # orbax leaves threads and coroutines behind when it fails
+  pytest.mark.filterwarnings('ignore'),  # Orbax leaves threads and coroutines behind when it fails
 ]
 
 
 @pytest.mark.parametrize(('moment', 'saved'), [('training', [12]), ('saving', [12, 24]), ('its end', [36, 40])])
 @pytest.mark.slow
-def test_a_run_whose_workdir_is_moved_stops_and_leaves_nothing_behind(finished, tmp_path, monkeypatch, moment, saved):
+def test_a_run_whose_workdir_is_moved_stops_and_leaves_no_files(finished, tmp_path, monkeypatch, moment, saved):
   workdir, moved = tmp_path / 'runs', tmp_path / 'moved'
   run = 'block/baseline/seed_0'
 
@@ -37,29 +37,31 @@ def test_a_run_whose_workdir_is_moved_stops_and_leaves_nothing_behind(finished, 
     with pytest.raises(locks.Moved, match='seed_0 was moved or deleted while in use: put it back'):
       train(workdir / run, report=report)
   assert not workdir.exists()
-  assert steps_in(moved / run / 'checkpoints')[:1] in ([], *([step] for step in saved))  # [] where none was whole yet
+  assert steps_in(moved / run / 'checkpoints')[:1] in ([], *([step] for step in saved))  # [] if none was complete yet
   assert not (moved / run / 'result.json').exists()
   moved.rename(workdir)
   train(workdir / run)
   assert_same_run(workdir / run, finished[0])
 
 
-def test_a_run_whose_directory_is_deleted_stops_and_does_not_create_it_again(tmp_path):
+def test_a_run_whose_directory_is_deleted_stops_without_creating_it(tmp_path):
   saved = tmp_path / 'run' / 'checkpoints' / '12'
 
   def report(progress):
     if progress.get('step') == 15:
       end = time.monotonic() + 60
-      while not saved.exists() and time.monotonic() < end:  # or rmtree may meet the files of a save under way
+      while not saved.exists() and time.monotonic() < end:  # otherwise rmtree may meet the files of an unfinished save
         time.sleep(0.01)
       shutil.rmtree(tmp_path / 'run')
 
-  with pytest.raises(locks.Moved, match=r'deleted .*while in use'):  # a save under way may have made the folder anew
+  with pytest.raises(
+    locks.Moved, match=r'deleted .*while in use'
+  ):  # a save may have created the folder again
     train(tmp_path / 'run', report=report)
   assert not (tmp_path / 'run').exists()
 
 
-def test_a_save_that_fails_since_the_directory_was_moved_says_so(tmp_path):
+def test_a_save_that_fails_after_a_move_names_the_move(tmp_path):
   run = tmp_path / 'run'
 
   def save(held):

@@ -12,7 +12,7 @@ from model.transformer import param_shapes
 from training.config import OptimizerConfig
 from training.optimizer import decayed, hidden_kernels, make_optimizer, make_schedule, updates_in_common
 
-# Everything that a model may have: biases, gains, learned positions, ReZero's scales, norms of queries and keys.
+# Every kind of parameter: biases, gains, learned positions, ReZero's scales, norms of queries and keys.
 EVERYTHING = ModelConfig(
   vocab_size=11, num_layers=3, d_model=8, num_heads=2, norm='layer', use_bias=True, position='learned', rezero=True,
   qk_norm=True, embedding_norm=True,
@@ -48,7 +48,7 @@ FEW = {
 
 
 def random_tree(seed: int, scale: float = 1.0):
-  """Parameters or gradients of a few kinds, as the model's tree has them."""
+  """Parameters or gradients of a few kinds, structured as in a model."""
   rng = np.random.default_rng(seed)
   return jax.tree.map(
     lambda shape: jnp.asarray(scale * rng.normal(size=shape), jnp.float32), FEW, is_leaf=lambda x: isinstance(x, tuple)
@@ -60,9 +60,9 @@ def rate_by_hand(config: OptimizerConfig, steps: int, update: int) -> float:
   peak, warmup = config.learning_rate, config.warmup_steps
   if update <= warmup:
     return peak * update / warmup
-  done = (update - 1 - warmup) / (steps - warmup)  # before this update, of all after the warm-up
+  done = (update - 1 - warmup) / (steps - warmup)  # share of the updates after the warm-up, before this one
   decay = max(1, round(config.decay_fraction * steps))
-  decayed = max(0, update - 1 - (steps - decay)) / decay  # likewise of the last steps
+  decayed = max(0, update - 1 - (steps - decay)) / decay  # share of the decay
   return (
     peak
     * {
@@ -86,12 +86,12 @@ def test_the_learning_rate_of_every_update(schedule, steps, warmup_steps):
   assert rates[0] > 0
   assert rates[warmup_steps or 0] == pytest.approx(3e-3)
   if steps == 50 and schedule != 'constant':
-    assert 0.2 * 3e-3 < rates[-1] < (0.25 if schedule == 'wsd' else 0.23) * 3e-3  # 1 - sqrt is flat at its end
+    assert 0.2 * 3e-3 < rates[-1] < (0.25 if schedule == 'wsd' else 0.23) * 3e-3  # 1 - sqrt is flat at the end
 
 
 @pytest.mark.parametrize('schedule', ['cosine', 'linear', 'constant', 'wsd'])
 @pytest.mark.parametrize('warmup_steps', [0, 6])
-def test_how_many_updates_a_longer_run_has_in_common(schedule, warmup_steps):
+def test_the_updates_in_common_with_a_longer_run(schedule, warmup_steps):
   steps = 37
   config = OptimizerConfig(schedule=schedule, warmup_steps=warmup_steps)
   common = updates_in_common(config, steps)
@@ -101,7 +101,7 @@ def test_how_many_updates_a_longer_run_has_in_common(schedule, warmup_steps):
     assert (rates[common:] != others[common:]).all()
 
 
-def test_kernels_alone_decay():
+def test_only_kernels_decay():
   assert {path for path, decays in named(decayed(SHAPES)).items() if decays} == KERNELS_OF_A_BLOCK | {'head/kernel'}
   assert {'embedding/token', 'embedding/position', 'head/bias', 'final_norm/gain', 'blocks/attention_scale'} < set(
     named(SHAPES)
@@ -164,7 +164,7 @@ def run(config: OptimizerConfig, gradients: list, steps: int = 9) -> list[dict]:
 
 
 def run_by_hand(config: OptimizerConfig, gradients: list, steps: int = 9) -> list[dict]:
-  """The same in float64, from the papers' lines."""
+  """The same in float64, from the algorithms in the papers."""
   params = {path: np.asarray(leaf, np.float64) for path, leaf in named(random_tree(0)).items()}
   states = {path: (np.zeros_like(leaf), np.zeros_like(leaf)) for path, leaf in params.items()}
   history = []
@@ -196,10 +196,10 @@ def test_five_updates_by_hand(name, clip):
       np.testing.assert_allclose(leaf, by_hand[path], rtol=2e-5, atol=4e-6, err_msg=path)
 
 
-def test_muon_turns_each_layer_by_itself():
+def test_muon_orthogonalises_each_layer_separately():
   config = OptimizerConfig(name='muon', learning_rate=1.0, schedule='constant', warmup_steps=0, weight_decay=0, clip=0)
   optimizer, params = make_optimizer(config, steps=10), random_tree(0)
-  layers = jnp.logspace(-3, 3, 8)[:, None]  # of very different sizes
+  layers = jnp.logspace(-3, 3, 8)[:, None]  # of very different norms
   scaled = jax.tree.map(lambda leaf: leaf * (layers if leaf.ndim == 2 else layers[..., None]), random_tree(7)['blocks'])
   tree = random_tree(7) | {'blocks': scaled}
   update, _ = jax.jit(optimizer.update, compiler_options=QUICK)(tree, optimizer.init(params), params)

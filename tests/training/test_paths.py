@@ -1,4 +1,4 @@
-"""Paths as people give them."""
+"""Paths in flags."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ from training.paths import check_output, is_one_line, parse_path, printable
     ('loop', 'loop is a dangling link'),
   ],
 )
-def test_what_can_be_no_path_is_one_line(tmp_path, monkeypatch, text, message):
+def test_an_invalid_path_is_refused(tmp_path, monkeypatch, text, message):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'dangling').symlink_to('nowhere')
   (tmp_path / 'loop').symlink_to('loop')
@@ -33,17 +33,17 @@ def test_what_can_be_no_path_is_one_line(tmp_path, monkeypatch, text, message):
 
 
 @pytest.mark.parametrize('text', ['runs', 'a b', "it's", 'z[/b]', ':smile:', 'é', '$x', '', '.', '..', '/'])
-def test_any_other_name_is_taken_as_it_is(text):
+def test_other_names_are_valid_paths(text):
   assert parse_path(text, '--workdir') == Path(text)
 
 
-def test_a_home_folder_is_found(monkeypatch, tmp_path):
+def test_a_tilde_is_expanded(monkeypatch, tmp_path):
   monkeypatch.setenv('HOME', str(tmp_path))
   assert parse_path('~/runs', '--workdir') == tmp_path / 'runs'
 
 
 @pytest.mark.parametrize('name', [b'bad\xff', b'line\nbreak'])
-def test_a_current_folder_that_no_log_could_name_is_refused(tmp_path, monkeypatch, name):
+def test_a_current_folder_with_an_invalid_name_is_refused(tmp_path, monkeypatch, name):
   folder = os.path.join(os.fsencode(tmp_path), name)
   os.mkdir(folder)
   monkeypatch.chdir(os.fsdecode(folder))
@@ -52,7 +52,7 @@ def test_a_current_folder_that_no_log_could_name_is_refused(tmp_path, monkeypatc
   assert is_one_line(str(error.value))
 
 
-def test_a_current_folder_that_was_deleted_is_one_line(tmp_path, monkeypatch):
+def test_a_deleted_current_folder_is_refused(tmp_path, monkeypatch):
   (tmp_path / 'gone').mkdir()
   monkeypatch.chdir(tmp_path / 'gone')
   (tmp_path / 'gone').rmdir()
@@ -60,17 +60,19 @@ def test_a_current_folder_that_was_deleted_is_one_line(tmp_path, monkeypatch):
     parse_path('runs', '--workdir')
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path, monkeypatch):
+def test_an_unwritable_output_folder_is_refused(tmp_path, monkeypatch):
   check_output(tmp_path / 'a/b/c', '--out')
   assert list(tmp_path.iterdir()) == []
   (tmp_path / 'file').touch()
   with pytest.raises(ConfigError, match='file is a file, where a folder is needed'):
     check_output(tmp_path / 'file/b', '--out')
-  monkeypatch.setattr(os, 'access', lambda path, mode: False)  # a user other than root, or a read-only file system
+  monkeypatch.setattr(
+    os, 'access', lambda path, mode: False
+  )  # as on a read-only file system
   with pytest.raises(ConfigError, match='is not writable: choose another folder'):
     check_output(tmp_path / 'a', '--out')
 
 
-def test_what_is_printed_is_one_line():
+def test_printable_text_is_one_line():
   assert printable("it's é") == "it's é"
   assert printable('a\nb\udcff') == 'a\\nb\\udcff'

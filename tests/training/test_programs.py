@@ -30,7 +30,7 @@ def same_bits(one, other) -> bool:
 
 @pytest.fixture
 def compilations(monkeypatch):
-  """The names of the functions that are compiled; they are compiled fast, not well."""
+  """The names of the compiled functions; they are compiled without optimisation."""
   names: list[str] = []
 
   def compile_quickly(function, *arguments):
@@ -55,24 +55,24 @@ def test_three_programs_serve_all_seeds(compilations):
   assert not same_bits(zero.params, one.params)
 
   few, many = batch_of(4), batch_of(programs.evaluation_size(CONFIG))
-  many['weights_BT'][4:] = 0  # its first rows are those of the few
+  many['weights_BT'][4:] = 0  # its first rows are those of the small batch
   nats, scored = made.evaluation_step(zero.params, many)
   assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(zero.params))
   after, metrics = made.train_step(zero, few)
-  assert all(leaf.is_deleted() for leaf in jax.tree.leaves((zero.params, zero.optimizer)))  # its memory is used again
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves((zero.params, zero.optimizer)))  # donated
   assert float(metrics['scalars']['train/loss']) == pytest.approx(float(nats / scored), rel=1e-5)
   assert (int(after.step), float(scored)) == (1, 32)
 
 
 @pytest.mark.parametrize('length', [1, 64, 100, 1024, 2048, 9999, 10**6])
-def test_a_batch_of_evaluation_has_about_as_many_tokens_whatever_their_length(length):
+def test_evaluation_batches_have_about_the_same_number_of_tokens(length):
   rows = programs.evaluation_size(Config().replace({'data.sequence_length': length}))
   assert rows >= 1
   assert rows == 1 or rows * length <= programs.EVALUATION_TOKENS
   assert (rows + 1) * length > programs.EVALUATION_TOKENS
 
 
-def test_a_batch_names_its_documents_where_they_are_masked():
+def test_batches_have_document_numbers_if_documents_are_masked():
   masked = CONFIG.replace({
     'data.task': 'files', 'data.paths': 'a.txt', 'data.end_token': 'end', 'data.mask_documents': True
   })  # fmt: skip

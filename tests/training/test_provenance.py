@@ -27,8 +27,8 @@ def test_the_settings_of_a_plain_process_are_recorded_by_name():
   assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-# Of what a compiled function depends on by JAX 0.10.2, what decides no number of ours: checks, errors, debugging,
-# contexts that only code enters, and how constants, meshes and names are written down in a program.
+# The settings that a compiled function depends on in JAX 0.10.2, but that decide no numbers here: checks, errors,
+# debugging, contexts that only code enters, and the representation of constants, meshes and names in a program.
 NO_NUMBERS = {
   'abstract_mesh_context_manager', 'axis_env_state', 'check_vma', 'compute_on_context_manager', 'jax_auto_pcast',
   'jax_check_static_indices', 'jax_debug_key_reuse', 'jax_embedded_constants_max_bytes',
@@ -40,8 +40,8 @@ NO_NUMBERS = {
 }  # fmt: skip
 
 
-def test_all_that_a_compiled_program_depends_on_was_looked_at():
-  """A new version of JAX has other settings: each belongs into JAX_SETTINGS, or into NO_NUMBERS above."""
+def test_every_setting_that_programs_depend_on_is_classified():
+  """A new version of JAX has other settings: add each to JAX_SETTINGS or to NO_NUMBERS."""
   assert jax.__version__ == '0.10.2'
   recorded = set(provenance.JAX_SETTINGS)
   assert recorded <= jax.config.values.keys()
@@ -80,7 +80,7 @@ def test_a_setting_from_the_environment_is_recorded(name, value, recorded, as_):
   assert {key: value for key, value in changed.items() if plain.get(key) != value} == {recorded: as_}
 
 
-def test_where_memory_comes_from_decides_no_bits(monkeypatch):
+def test_memory_settings_are_not_recorded(monkeypatch):
   before = settings()
   monkeypatch.setenv('XLA_PYTHON_CLIENT_MEM_FRACTION', '.5')
   assert settings() == before
@@ -88,13 +88,13 @@ def test_where_memory_comes_from_decides_no_bits(monkeypatch):
   assert settings() == before | {'XLA_FLAGS': '--xla_gpu_deterministic_ops=true'}
 
 
-def test_the_device_of_a_cpu_has_its_model():
+def test_the_device_of_a_cpu_names_its_model():
   assert environment()['device'].startswith('cpu (')
   assert processor()
   assert processor() in environment()['device']
 
 
-def test_a_changed_environment_is_noted_by_what_has_changed(tmp_path):
+def test_a_changed_environment_gives_a_note_with_the_changes(tmp_path):
   assert record_environment(tmp_path, 'one', resumed=False) is None
   assert record_environment(tmp_path, 'one', resumed=True) is None
   path = tmp_path / 'environment.json'
@@ -112,7 +112,7 @@ def test_a_changed_environment_is_noted_by_what_has_changed(tmp_path):
   assert record_environment(tmp_path, 'one', resumed=True) is None
 
 
-def test_a_run_of_other_code_or_settings_is_told_to_who_looks_at_it(tmp_path):
+def test_other_code_or_settings_than_a_run_was_trained_with_are_reported(tmp_path):
   assert provenance_changes(tmp_path) == []
   made_result.finish(tmp_path, code=code_version(), settings=settings())
   assert provenance_changes(tmp_path) == []

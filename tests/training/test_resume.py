@@ -39,7 +39,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
   return {str(path): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
-def test_a_run_goes_on_from_its_newest_checkpoint(run):
+def test_a_run_resumes_from_its_newest_checkpoint(run):
   check_start(run, CONFIG, DATA.checksum)
   state, about, resumed_at, notes = start(run)
   assert (resumed_at, notes) == (36, [])
@@ -48,8 +48,8 @@ def test_a_run_goes_on_from_its_newest_checkpoint(run):
   assert (about['init_from'], about['extended_at']) == (None, [])
 
 
-def test_a_checkpoint_that_lacks_a_field_was_made_at_its_default(tmp_path, monkeypatch):
-  """A field that is new since; it is as if the older version had written the checkpoint."""
+def test_a_field_missing_from_a_checkpoint_has_its_default(tmp_path, monkeypatch):
+  """The checkpoint of an older version lacks a newer field."""
   whole = {**run_directory.identity(CONFIG), 'data_checksum': DATA.checksum}
   older = {path: value for path, value in whole.items() if path not in ('model.remat', 'optimizer.accumulate')}
   monkeypatch.setattr(resume, '_identity', lambda config, checksum: older)
@@ -74,8 +74,8 @@ def test_a_checkpoint_that_lacks_a_field_was_made_at_its_default(tmp_path, monke
     {'run.steps': 39},
   ],
 )
-def test_a_checkpoint_of_another_run_is_refused_with_all_that_differs(run, changes):
-  """Somebody has put it there: the config beside it is this run's own."""
+def test_a_checkpoint_of_another_run_is_refused_with_all_differences(run, changes):
+  """A checkpoint that was copied there; config.json is this run's."""
   other = CONFIG.replace(changes)
   (run / 'config.json').write_text(json.dumps(other.to_flat()))
   before = content_of(run)
@@ -93,7 +93,7 @@ def test_a_checkpoint_of_other_data_is_refused(run):
     check_start(run, CONFIG, 'other')
 
 
-def test_a_damaged_log_is_as_bad_as_a_damaged_checkpoint(run):
+def test_a_damaged_log_invalidates_a_checkpoint(run):
   path = run / 'metrics.jsonl'
   path.write_text(path.read_text().replace('36', '37'))
   state, _, resumed_at, notes = start(run)
@@ -106,8 +106,8 @@ def test_a_damaged_log_is_as_bad_as_a_damaged_checkpoint(run):
     check_start(run, CONFIG, DATA.checksum)
 
 
-def test_more_steps_say_what_they_do_to_the_schedule(run):
-  """Cosine from 0.05, 4 steps of warm-up, down to 0.1: at update 36 of 40 and of 80."""
+def test_extending_reports_the_effect_on_the_schedule(run):
+  """A cosine schedule from 0.05 to 10%, with 4 steps of warm-up: at update 36 of 40 and of 80."""
 
   def rate(steps: int) -> float:
     return 0.05 * (0.1 + 0.9 * (1 + np.cos(np.pi * (36 - 4) / (steps - 4))) / 2)
@@ -122,7 +122,7 @@ def test_more_steps_say_what_they_do_to_the_schedule(run):
   assert note.endswith('up to update 5, so the result is not that of a run of 80 steps from its start')
 
 
-def test_more_steps_at_a_constant_rate_are_nothing_special(tmp_path):
+def test_extending_at_a_constant_rate_is_not_recorded(tmp_path):
   constant = CONFIG.replace({'optimizer.schedule': 'constant'})
   *_, notes = start(made_run.make_run(tmp_path, constant, DATA), constant.replace({'run.steps': 80}))
   assert notes == [
@@ -148,8 +148,8 @@ def test_more_steps_at_a_constant_rate_are_nothing_special(tmp_path):
     ),
   ],
 )
-def test_more_steps_before_the_schedule_depends_on_them_are_nothing_special(tmp_path, changes, note):
-  """The newest checkpoint is of step 36 of 40: before and after the decay begins, and in the warm-up."""
+def test_extending_before_the_schedule_depends_on_the_steps_is_not_recorded(tmp_path, changes, note):
+  """The newest checkpoint is of step 36 of 40: before and after the start of the decay, and in the warm-up."""
   config = CONFIG.replace(changes)
   longer = config.replace({'run.steps': 80})
   run = made_run.make_run(tmp_path, config, DATA)
@@ -159,8 +159,8 @@ def test_more_steps_before_the_schedule_depends_on_them_are_nothing_special(tmp_
   assert about['extended_at'] == ([36] if 'agree only' in note else []), 'a report compares it with others'
 
 
-def test_a_run_that_was_extended_before_is_never_called_a_run_like_any_other():
-  """In its decay, and once more in the stable phase of the longer schedule."""
+def test_a_run_extended_before_is_not_called_equal_to_the_longer_run():
+  """First in its decay, then in the stable phase of the longer schedule."""
   text = resume._extension_note(WSD, made_run.state_at(36, WSD), 60, extended_at=[30])
   assert text.endswith('has the same learning rates as that of 60, but the run was extended before, at step 30')
 
@@ -169,7 +169,7 @@ def from_run(run: Path, **changes) -> Config:
   return CONFIG.replace({'run.init_from': str(run), 'optimizer.name': 'sgd', 'data.seed': 3, **changes})
 
 
-def test_a_run_may_start_from_the_parameters_of_another(run, tmp_path):
+def test_a_run_can_start_from_the_parameters_of_another(run, tmp_path):
   config = from_run(run)
   check_start(tmp_path / 'new', config, DATA.checksum)
   state, about, resumed_at, notes = start(tmp_path / 'new', config)
@@ -181,7 +181,7 @@ def test_a_run_may_start_from_the_parameters_of_another(run, tmp_path):
   assert run_directory.identity(config)['run.init_from'] == str(run)
 
 
-def test_a_run_that_has_begun_no_longer_needs_the_one_it_came_from(run, tmp_path):
+def test_a_resumed_run_does_not_need_its_init_from(run, tmp_path):
   config = CONFIG.replace({'run.init_from': str(run)})
   made_run.make_run(tmp_path / 'new', config, DATA)
   shutil.rmtree(run)
@@ -190,7 +190,7 @@ def test_a_run_that_has_begun_no_longer_needs_the_one_it_came_from(run, tmp_path
   assert (about['init_from']['step'], resumed_at) == (36, 36)
 
 
-def test_another_model_is_no_start(run, tmp_path):
+def test_init_from_another_model_is_refused(run, tmp_path):
   config = from_run(run, **{'model.d_model': 16, 'model.norm_placement': 'post'})
   for refuse in (lambda: check_source(config), lambda: start(tmp_path / 'new', config)):
     with pytest.raises(ConfigError) as error:
@@ -201,15 +201,15 @@ def test_another_model_is_no_start(run, tmp_path):
     )
 
 
-def test_a_start_whose_checkpoints_are_another_runs_is_refused(run, tmp_path):
-  """Somebody has changed its config since."""
+def test_init_from_checkpoints_of_another_run_is_refused(run, tmp_path):
+  """Its config.json was changed."""
   wide = {'model.d_model': 16}
   (run / 'config.json').write_text(json.dumps(CONFIG.replace(wide).to_flat()))
   with pytest.raises(ConfigError, match=r'not that of its checkpoints \(model\.d_model is 8 there, 16 here\)'):
     start(tmp_path / 'new', from_run(run, **wide))
 
 
-def test_a_start_that_is_not_there_or_damaged_is_named(run, tmp_path):
+def test_a_missing_or_damaged_init_from_is_named(run, tmp_path):
   with pytest.raises(ConfigError, match=r'nowhere: not a run \(no config\.json\)'):
     check_source(from_run(tmp_path / 'nowhere'))
   (run / 'checkpoints' / '36' / 'state' / '_METADATA').unlink()

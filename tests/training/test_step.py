@@ -37,13 +37,13 @@ from training.step import (
 
 
 def test_the_losses_of_a_fixed_run():
-  """If you meant to change what a run computes, update these."""
+  """If you meant to change the computation, update these numbers."""
   _, history = run(CONFIG, compiled_init(CONFIG)(np.uint32(0)), map(batch_of, range(20)))
   losses = [float(metrics['scalars']['train/loss']) for metrics in history]
   assert [losses[0], losses[9], losses[19]] == pytest.approx([2.9574, 1.5939, 1.1406], abs=1e-3)
 
 
-def test_a_state_starts_at_zero():
+def test_the_initial_state():
   zero, one, again = (compiled_init(CONFIG)(np.uint32(seed)) for seed in (0, 1, 0))
   assert [int(one.step), int(one.init_seed), int(one.nonfinite_in_a_row), int(one.clipped)] == [0, 1, 0, 0]
   assert (one.step.dtype, one.init_seed.dtype, one.nonfinite_in_a_row.dtype) == (np.int32, np.uint32, np.int32)
@@ -52,13 +52,13 @@ def test_a_state_starts_at_zero():
   assert not same_bits(zero.params, one.params)
 
 
-def test_the_initial_values_are_those_of_the_seed():
+def test_the_initial_values_follow_from_the_seed():
   params = quick_jit(lambda: model.init(CONFIG.model, jax.random.key(1)))()
   assert same_bits(compiled_init(CONFIG)(np.uint32(1)).params, params)
 
 
 @pytest.mark.parametrize('weights', ['ones', 'some', 'fractions'])
-def test_the_loss_is_the_mean_over_what_counts(weights):
+def test_the_loss_is_the_weighted_mean(weights):
   batch = batch_of(3)
   if weights != 'some':
     batch['weights_BT'] = np.random.default_rng(0).random((8, 8), np.float32) if weights == 'fractions' else ONES
@@ -68,22 +68,22 @@ def test_the_loss_is_the_mean_over_what_counts(weights):
   assert float(scored) == pytest.approx(batch['weights_BT'].sum())
 
 
-def test_nothing_that_counts_is_no_loss():
+def test_the_loss_without_scored_tokens_is_zero():
   batch = batch_of(0) | {'weights_BT': np.zeros((8, 8), np.float32)}
   loss, (scored, _) = compiled_loss(CONFIG)(random_params(CONFIG), batch)
   assert (loss, scored) == (0, 0)
 
 
-def test_a_score_is_a_sum_and_a_count():
+def test_the_evaluation_step_returns_a_sum_and_a_count():
   batch, params = batch_of(3), random_params(CONFIG)
-  nats, scored = quick_jit(make_evaluation_step(DROPOUT))(params, batch)  # drops nothing
+  nats, scored = quick_jit(make_evaluation_step(DROPOUT))(params, batch)  # without dropout
   assert scored == batch['weights_BT'].sum()
   assert float(nats / scored) == pytest.approx(loss_by_hand(CONFIG, params, batch), rel=1e-5)
 
 
 @pytest.fixture(scope='module')
 def first_step():
-  """The parameters, what the step took from them (the clipped gradient), and its metrics as numbers."""
+  """The parameters, the decrease in the first step (the clipped gradient), and its metrics."""
   state = state_of(GRADIENT)
   after, metrics = compiled_step(GRADIENT)(state, batch_of(1))
   return state.params, difference(state.params, after.params), jax.device_get(metrics)
@@ -96,7 +96,7 @@ def test_the_update_is_the_gradient_by_finite_differences(first_step):
   check_by_finite_differences(gradient, lambda params: loss_by_hand(GRADIENT, params, batch_of(1)), params)
 
 
-def test_norms_are_those_of_what_happened(first_step):
+def test_global_norms_by_hand(first_step):
   params, update, metrics = first_step
   scalars = {name: float(value) for name, value in metrics['scalars'].items()}
   assert scalars['grad_norm/global'] > 0.6  # so that it is clipped
@@ -109,7 +109,7 @@ def test_norms_are_those_of_what_happened(first_step):
   assert scalars['nonfinite_in_a_row'] == 0
 
 
-def test_numbers_of_a_run():
+def test_scalars_of_a_run():
   state, history = run(CONFIG, state_of(CONFIG), map(batch_of, range(20)))
   table = {name: [float(step['scalars'][name]) for step in history] for name in history[0]['scalars']}
   rises = [1 / 4, 2 / 4, 3 / 4, 1]
@@ -123,7 +123,7 @@ def test_numbers_of_a_run():
   np.testing.assert_allclose(sizes, expected, rtol=1e-5)
 
 
-def test_without_clipping_the_norm_is_what_it_was():
+def test_without_clipping_the_clipped_norm_is_the_norm():
   _, (metrics,) = run(DROPOUT, state_of(DROPOUT), [batch_of(0)])
   assert metrics['scalars']['grad_norm/clipped'] == metrics['scalars']['grad_norm/global'] > 0.5
 
@@ -147,14 +147,14 @@ def test_norms_of_a_half_precision_tree_are_taken_in_float32():
 
 
 @pytest.mark.parametrize(('steps', 'log_every'), [(20, 5), (23, 10), (1, 0), (7, 0), (65, 0)])
-def test_the_first_the_last_and_every_so_manieth_step_is_logged(steps, log_every):
+def test_the_first_the_last_and_every_nth_step_is_logged(steps, log_every):
   config = CONFIG.replace({'run.steps': steps, 'run.log_every': log_every, 'optimizer.warmup_steps': 0})
   every = log_every or max(1, steps // 30)
   expected = sorted({1, steps, *range(every, steps + 1, every)})
   assert [step for step in range(1, steps + 1) if is_logged(config, step)] == expected
 
 
-def test_stream_gradients_do_not_depend_on_the_size_of_the_batch():
+def test_stream_gradients_do_not_depend_on_the_batch_size():
   batch, other = batch_of(1), batch_of(2)
   padded = {name: np.concatenate([batch[name][:4], other[name][4:]]) for name in batch}
   padded['weights_BT'][4:] = 0
@@ -178,7 +178,7 @@ def test_the_gradient_at_the_output_by_hand(first_step):
   assert float(metrics['stream_gradient']['output'][0]) == pytest.approx(n * np.sum(g_BTD**2), rel=1e-4)
 
 
-def test_what_is_inspected_changes_nothing():
+def test_inspection_does_not_change_training():
   off = CONFIG.replace({'inspect.level': 'off'})
   (seen, _), (unseen, history) = (run(config, state_of(config), map(batch_of, range(3))) for config in (CONFIG, off))
   for a, b in zip(jax.tree.leaves(seen), jax.tree.leaves(unseen), strict=True):
@@ -186,7 +186,7 @@ def test_what_is_inspected_changes_nothing():
   assert history[0].keys() == {'scalars'}
 
 
-# --- a step as a function
+# --- the step as a pure function
 
 
 def test_dropout_depends_on_the_step_and_the_seed():
@@ -198,7 +198,7 @@ def test_dropout_depends_on_the_step_and_the_seed():
   losses = [loss(DROPOUT, *place) for place in places]
   assert len(set(losses)) == 4
   assert [loss(DROPOUT, *place) for place in places] == losses
-  assert len({loss(CONFIG, *place) for place in places}) == 1  # without dropout there is nothing to draw
+  assert len({loss(CONFIG, *place) for place in places}) == 1  # without dropout nothing is random
 
 
 def test_a_step_is_pure():

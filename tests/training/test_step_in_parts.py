@@ -1,4 +1,4 @@
-"""A step that takes its batch in parts, or whose batch lies on several devices, measures what one step does."""
+"""Accumulation and several devices do not change the metrics of a step."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ WHOLE = PARTS.replace({'optimizer.accumulate': 1})
 
 
 def assert_same_measures(one, other):
-  """Every number of a step's metrics; inner products against the norms they are products of."""
+  """Compares all metrics of two steps; inner products relative to the norms of their factors."""
   sizes = jax.tree.map(lambda tap: np.sqrt(tap[..., 0] * tap[..., 1]), one['stream_gradient'])
   for place, size in sizes.items():
     a, b = one['stream_gradient'][place], other['stream_gradient'][place]
@@ -29,9 +29,9 @@ def assert_same_measures(one, other):
       np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
 
 
-def test_a_batch_in_parts_measures_what_the_whole_does():
+def test_accumulation_gives_the_metrics_of_the_whole_batch():
   batch = batch_of(1)
-  batch['weights_BT'][1] = 0  # the parts do not count for the same
+  batch['weights_BT'][1] = 0  # the parts have different numbers of scored tokens
   (whole_state, (whole,)), (state, (parts,)) = (run(config, state_of(config), [batch]) for config in (WHOLE, PARTS))
   assert whole['stream_gradient']['blocks'].shape == (2, 2, 8, 3)
   assert_same_measures(parts, whole)
@@ -58,8 +58,8 @@ def test_a_batch_that_does_not_divide_is_refused():
 
 
 @pytest.mark.slow
-def test_on_eight_devices_the_numbers_are_those_of_one():
-  """The step knows nothing of devices: the batch lies on eight, and each has a row of it, in parts or not."""
+def test_accumulation_on_eight_devices_gives_the_numbers_of_one():
+  """The batch is split over eight devices, with a row on each, with and without accumulation."""
   code = """
 import jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec

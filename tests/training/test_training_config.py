@@ -117,7 +117,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(('changes', 'message'), REFUSED)
-def test_what_cannot_be_is_refused_in_one_line(changes, message):
+def test_invalid_configs_are_refused_in_one_line(changes, message):
   with pytest.raises(ConfigError) as error:
     Config.from_flat(changes)
   assert str(error.value) == message
@@ -141,12 +141,12 @@ def test_what_cannot_be_is_refused_in_one_line(changes, message):
     {'run.init_seed': 2**32 - 1, 'data.seed': 2**32 - 1},
   ],
 )
-def test_what_lies_just_inside_the_bounds_is_accepted(changes):
+def test_values_just_inside_the_bounds_are_accepted(changes):
   flat = Config.from_flat(changes).to_flat()
   assert {path: flat[path] for path in changes} == changes
 
 
-def test_an_integer_will_do_for_a_float():
+def test_an_integer_is_accepted_as_a_float():
   config = OptimizerConfig(learning_rate=1, weight_decay=0)
   assert [type(value) for value in (config.learning_rate, config.weight_decay)] == [float, float]
   assert config == OptimizerConfig(learning_rate=1.0, weight_decay=0.0)
@@ -185,7 +185,7 @@ CHANGES = st.fixed_dictionaries(
 
 
 @given(CHANGES, CHANGES)
-def test_flat_dicts_and_configs_are_the_same_thing(changes, more):
+def test_flat_dicts_round_trip(changes, more):
   config = Config.from_flat(changes)
   flat = config.to_flat()
   for path, value in flat.items():
@@ -213,20 +213,20 @@ def test_the_paths_are_those_of_the_sections():
     ('model.num_layer', "did you mean 'model.num_layers'?"),
     ('modl.norm_placement', "did you mean 'model.norm_placement'?"),
     ('batch_size', "did you mean 'run.batch_size'?"),
-    ('clip', "did you mean 'optimizer.clip'?"),  # its last part alone
+    ('clip', "did you mean 'optimizer.clip'?"),  # only its last part
     ('model', "did you mean 'model."),
   ],
 )
-def test_an_unknown_key_is_told_the_nearest(name, hint):
+def test_an_unknown_key_gets_the_nearest_name(name, hint):
   for make in (Config.from_flat, Config().replace):
     with pytest.raises(ConfigError) as error:
       make({'run.steps': 100, name: 1})
     assert str(error.value).startswith(f'unknown config key {name!r}: {hint}')
 
 
-def test_a_name_like_no_other_is_told_what_there_is():
+def test_a_name_like_no_known_one_gets_the_list():
   assert nearest_name('qqq', ['relu', 'post']) == ': there are post, relu'
-  assert nearest_name('qqq', map(str, range(100, 130))) == ''  # too many to tell
+  assert nearest_name('qqq', map(str, range(100, 130))) == ''  # too many to list
   assert nearest_name('qqq', []) == ''
   with pytest.raises(ConfigError, match=r"^unknown config key 'qqq'$"):
     Config().replace({'qqq': 1})
@@ -237,7 +237,7 @@ def evaluated(run: RunConfig) -> list[int]:
 
 
 @given(st.integers(1, 3000), st.integers(1, 100))
-def test_evaluations_lie_at_equal_intervals_and_end_with_the_last_step(steps, evaluations):
+def test_evaluations_are_at_equal_intervals_and_end_with_the_last_step(steps, evaluations):
   chosen = evaluated(RunConfig(steps=steps, evaluations=evaluations))
   gaps = {after - before for before, after in zip([0, *chosen], chosen, strict=False)}
   assert len(chosen) == min(steps, evaluations)

@@ -1,4 +1,4 @@
-"""The z-loss: c log^2 Z, in the gradient of training and in no score."""
+"""The z-loss, c log^2 Z: part of the training loss, but of no evaluation."""
 
 import numpy as np
 import pytest
@@ -21,11 +21,11 @@ from tiny_steps import (
 from training.inspection import inspect
 from training.step import make_evaluation_step
 
-Z = {'optimizer.z_loss': 0.05}  # so large that it matters
+Z = {'optimizer.z_loss': 0.05}  # large enough to matter
 
 
 def z_loss_by_hand(config, params, batch) -> float:
-  """Without a logarithm of a sum taken by JAX: log Z of each row of logits, in float64."""
+  """From log Z of each row of logits, in float64 with NumPy."""
   logits_BTV = np.asarray(compiled_logits(config.model)(params, batch['inputs_BT']), np.float64)
   log_z_BT = np.log(np.exp(logits_BTV).sum(-1))
   return float(0.05 * (log_z_BT**2 * batch['weights_BT']).sum() / batch['weights_BT'].sum())
@@ -34,7 +34,7 @@ def z_loss_by_hand(config, params, batch) -> float:
 @pytest.mark.parametrize(
   'changes', [Z, pytest.param(Z | {'optimizer.accumulate': 4}, marks=pytest.mark.slow)], ids=['whole', 'in parts']
 )
-def test_both_terms_are_logged_apart(changes):
+def test_both_losses_are_logged(changes):
   config = CONFIG.replace(changes)
   _, (metrics,) = run(config, state_of(config), [batch_of(1)])
   scalars = metrics['scalars']
@@ -47,7 +47,7 @@ def test_both_terms_are_logged_apart(changes):
 
 
 @pytest.mark.slow
-def test_the_gradient_is_that_of_the_sum_by_finite_differences():
+def test_the_gradient_is_of_the_sum_of_both_losses():
   config = GRADIENT.replace(Z | {'optimizer.clip': 0.0})
   state = state_of(config)
   after, metrics = compiled_step(config)(state, batch_of(1))
@@ -62,20 +62,20 @@ def test_the_gradient_is_that_of_the_sum_by_finite_differences():
   assert float(metrics['scalars']['grad_norm/global']) == pytest.approx(norm(gradient), rel=1e-4)
 
 
-def test_a_score_leaves_it_out():
+def test_evaluation_excludes_the_z_loss():
   config = CONFIG.replace(Z)
   batch, params = batch_of(3), random_params(config)
   nats, scored = quick_jit(make_evaluation_step(config))(params, batch)
   assert float(nats / scored) == pytest.approx(loss_by_hand(config, params, batch), rel=1e-5)
 
 
-def test_without_it_nothing_is_logged():
+def test_without_z_loss_it_is_not_logged():
   _, (metrics,) = run(CONFIG, state_of(CONFIG), [batch_of(0)])
   assert 'train/z_loss' not in metrics['scalars']
 
 
 @pytest.mark.slow
-def test_inspection_measures_the_gradient_of_training_and_the_loss_alone():
+def test_inspection_includes_z_loss_in_gradients_but_not_in_the_loss():
   config = CONFIG.replace(Z)
   _, (metrics,) = run(config, state_of(config), [batch_of(1)])
   found = inspect(config, random_params(config), batch_of(1), by_sequence=True)

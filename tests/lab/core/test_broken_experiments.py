@@ -13,8 +13,8 @@ from training.config import ConfigError
 HEAD = 'from lab.core.experiment import Experiment, Grid\n'
 GOOD = "EXPERIMENT = Experiment(question='Why?', variants={'a': {}, 'b': {'model.num_layers': 3}}"
 BROKEN = {  # content, and a part of the message
-  'syntax.py': ('x = 1\nEXPERIMENT = Experiment(\n', 'syntax.py, line 2: not Python: '),
-  'nulls.py': ('EXPERIMENT = 1\0\n', 'nulls.py: not Python: '),
+  'syntax.py': ('x = 1\nEXPERIMENT = Experiment(\n', 'syntax.py, line 2: not valid Python: '),
+  'nulls.py': ('EXPERIMENT = 1\0\n', 'nulls.py: not valid Python: '),
   'binary.py': (b'\0\5\26\7\xff\xfe', 'binary.py'),
   'latin.py': (b'EXPERIMENT = "\xe9"\n', 'latin.py'),
   'number.py': ('\nEXPERIMENT = 5\n', 'number.py, line 2: EXPERIMENT must be an Experiment'),
@@ -124,7 +124,7 @@ def test_running_an_invalid_experiment_prints_one_line_and_exits_with_2(folder, 
   assert run_main('--experiment=syntax', f'--workdir={tmp_path / "runs"}') == 2
   output, error = capfd.readouterr()
   assert (output, error.count('\n')) == ('', 1)
-  assert error.startswith('train.py: experiments/syntax.py, line 2: not Python')
+  assert error.startswith('train.py: experiments/syntax.py, line 2: not valid Python')
   assert not (tmp_path / 'runs').exists()
 
 

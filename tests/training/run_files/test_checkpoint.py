@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from full_disk import room_for
+from full_disk import limited_file_size
 from orbax.checkpoint import v1 as ocp
 from saved_states import ABOUT, CONFIG, assert_same, restored, shapes_of, state_of
 
@@ -21,9 +21,9 @@ from training.run_files.checkpoint import Checkpoints, load, steps_in
 
 
 @pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', 'muon'])
-def test_a_state_comes_back_to_the_bit(tmp_path, name):
+def test_a_state_round_trips_to_the_bit(tmp_path, name):
   state = state_of(CONFIG.replace({'optimizer.name': name}), step=7)
-  folder = tmp_path / 'runs of mine' / 'checkpoints'  # a space, and folders that are not there yet
+  folder = tmp_path / 'runs of mine' / 'checkpoints'  # a space, and folders that do not exist yet
   with Checkpoints(folder, keep=2) as checkpoints:
     checkpoints.save(state, ABOUT)
   with Checkpoints(folder, keep=2) as checkpoints:
@@ -54,7 +54,7 @@ with Checkpoints(Path(sys.argv[2]), keep=1) as checkpoints:
 """
 
 
-def test_a_file_system_without_locks_keeps_checkpoints(tmp_path):
+def test_checkpoints_work_on_a_file_system_without_locks(tmp_path):
   project, tests = Path(checkpoint.__file__).parents[2], Path(__file__).parents[1]
   ended = subprocess.run(
     [sys.executable, '-c', WITHOUT_LOCKS, tmp_path / 'locked', tmp_path / 'checkpoints'],
@@ -64,7 +64,7 @@ def test_a_file_system_without_locks_keeps_checkpoints(tmp_path):
   assert ended.stdout.count('Function not implemented') == 2
 
 
-def test_numbers_that_are_not_finite_come_back_too(tmp_path):
+def test_nonfinite_numbers_round_trip(tmp_path):
   state = jax.tree.map(lambda leaf: leaf.at[...].set(-jnp.nan) if leaf.dtype == np.float32 else leaf, state_of())
   with Checkpoints(tmp_path, keep=1) as checkpoints:
     checkpoints.save(state, ABOUT)
@@ -83,7 +83,7 @@ def test_the_newest_are_kept(tmp_path):
     assert_same(load(tmp_path / str(step), shapes_of(states[step]))[0], states[step])
 
 
-def test_a_step_that_is_there_is_not_saved_again(tmp_path):
+def test_an_existing_step_is_not_saved_again(tmp_path):
   with Checkpoints(tmp_path, keep=2) as checkpoints:
     checkpoints.save(state_of(seed=0), ABOUT)
     checkpoints.save(state_of(seed=1), ABOUT)
@@ -93,14 +93,14 @@ def test_a_step_that_is_there_is_not_saved_again(tmp_path):
     assert_same(restored(checkpoints, shapes_of(state_of())), state_of(seed=0))
 
 
-def test_a_relative_path_will_do(tmp_path, monkeypatch):
+def test_a_relative_path_is_accepted(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with Checkpoints(Path('checkpoints'), keep=1) as checkpoints:
     checkpoints.save(state_of(), ABOUT)
   assert os.listdir(tmp_path / 'checkpoints') == ['1']
 
 
-def test_the_memory_may_be_used_again_at_once(tmp_path):
+def test_the_state_may_be_donated_after_save(tmp_path):
   state = state_of()
   expected = jax.tree.map(np.array, state)
   overwrite = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
@@ -112,7 +112,7 @@ def test_the_memory_may_be_used_again_at_once(tmp_path):
     assert_same(restored(checkpoints, shapes_of(state)), expected)
 
 
-def test_leaving_waits_for_the_save(tmp_path, monkeypatch):
+def test_the_exit_waits_for_the_save(tmp_path, monkeypatch):
   waited = []
   with Checkpoints(tmp_path, keep=1) as checkpoints:
     checkpoints.save(state_of(), ABOUT)
@@ -121,7 +121,7 @@ def test_leaving_waits_for_the_save(tmp_path, monkeypatch):
   assert len(waited) == 1
 
 
-def test_leaving_by_an_error_waits_for_the_save(tmp_path):
+def test_an_exit_by_an_error_waits_for_the_save(tmp_path):
   def fail():
     with Checkpoints(tmp_path, keep=1) as checkpoints:
       checkpoints.save(state_of(), ABOUT)
@@ -146,7 +146,7 @@ class Fine:
 
 
 @pytest.mark.parametrize('then', ['leave', 'wait', 'save'])
-def test_a_failed_save_is_not_passed_over(tmp_path, monkeypatch, then):
+def test_a_failed_save_is_raised(tmp_path, monkeypatch, then):
   saves = iter([Failed(), Fine()])
 
   def fail():
@@ -162,17 +162,17 @@ def test_a_failed_save_is_not_passed_over(tmp_path, monkeypatch, then):
     fail()
 
 
-@pytest.mark.filterwarnings('ignore')  # orbax leaves coroutines behind when it fails
-def test_a_failed_save_leaves_nobody_writing(tmp_path):
-  """Who goes on at once finds a folder that is quiet, and saves the same step in it."""
+@pytest.mark.filterwarnings('ignore')  # Orbax leaves coroutines behind when it fails
+def test_after_a_failed_save_no_thread_writes(tmp_path):
+  """The next save of the same step finds a folder in which no thread writes."""
   state = state_of()
 
   def fail():
-    with Checkpoints(tmp_path, keep=1) as checkpoints, room_for(1000):
+    with Checkpoints(tmp_path, keep=1) as checkpoints, limited_file_size(1000):
       checkpoints.save(state, ABOUT)
       checkpoints.wait()
 
-  for _ in range(10):  # most saves leave somebody behind, not all
+  for _ in range(10):  # most failed saves leave a thread behind, not all
     with pytest.raises(SaveFailed, match='File too large'):
       fail()
   with Checkpoints(tmp_path, keep=1) as checkpoints:
@@ -181,7 +181,7 @@ def test_a_failed_save_leaves_nobody_writing(tmp_path):
     assert_same(restored(checkpoints, shapes_of(state)), state)
 
 
-def test_a_folder_that_vanished_fails_the_save(tmp_path):
+def test_a_deleted_folder_fails_the_save(tmp_path):
   folder = tmp_path / 'checkpoints'
 
   def fail():
@@ -195,7 +195,7 @@ def test_a_folder_that_vanished_fails_the_save(tmp_path):
   assert folder.read_text() == 'a file in its place'
 
 
-def test_a_save_that_was_killed_is_cleared_away(tmp_path):
+def test_an_unfinished_save_is_deleted(tmp_path):
   for name in ('9.saving', '9.saving.orbax-checkpoint-tmp'):
     (tmp_path / name / 'state').mkdir(parents=True)
   with Checkpoints(tmp_path, keep=1) as checkpoints:
@@ -204,7 +204,7 @@ def test_a_save_that_was_killed_is_cleared_away(tmp_path):
   assert os.listdir(tmp_path) == ['9']
 
 
-def test_a_checkpoint_that_is_refused_is_not_damaged(tmp_path):
+def test_a_refused_checkpoint_does_not_count_as_damaged(tmp_path):
   def refuse(about):
     raise ConfigError('of another run')
 
@@ -216,7 +216,7 @@ def test_a_checkpoint_that_is_refused_is_not_damaged(tmp_path):
   assert steps_in(tmp_path) == [1]
 
 
-@pytest.mark.filterwarnings('ignore')  # orbax leaves coroutines behind when it fails
+@pytest.mark.filterwarnings('ignore')  # Orbax leaves coroutines behind when it fails
 @pytest.mark.parametrize(
   'changes',
   [
@@ -239,8 +239,8 @@ def test_a_state_of_another_shape_is_refused(tmp_path, changes):
 
 
 @pytest.mark.slow
-def test_a_failed_save_does_not_keep_the_process(tmp_path):
-  """Orbax's threads would wait 20 minutes for a folder that nobody makes."""
+def test_a_failed_save_does_not_keep_the_process_alive(tmp_path):
+  """Otherwise Orbax's threads would wait 20 minutes for a folder that cannot be created."""
   program = f"""
 import shutil, pathlib, jax.numpy as jnp
 from training.run_files import checkpoint
@@ -259,7 +259,7 @@ with Checkpoints(folder, keep=1) as checkpoints:
 
 
 class Hanging:
-  """A save that is under way until it is released."""
+  """A save that does not finish until it is released."""
 
   def __init__(self):
     self.released = threading.Event()
@@ -268,7 +268,7 @@ class Hanging:
     self.released.wait()
 
 
-def test_a_save_that_hangs_is_told_and_fails_in_the_end(tmp_path, monkeypatch, caplog):
+def test_a_hanging_save_is_announced_and_fails(tmp_path, monkeypatch, caplog):
   monkeypatch.setattr(checkpoint, 'ANNOUNCE_AFTER', 0.05)
   monkeypatch.setattr(checkpoint, 'SAVE_WITHIN', 0.1)
   hanging = Hanging()
@@ -282,7 +282,7 @@ def test_a_save_that_hangs_is_told_and_fails_in_the_end(tmp_path, monkeypatch, c
   checkpoints._thread.shutdown()
 
 
-def test_the_other_threads_of_a_failed_save_are_waited_for_no_longer_than_a_minute(monkeypatch, caplog):
+def test_waiting_for_the_threads_of_a_failed_save_is_limited(monkeypatch, caplog):
   released = threading.Event()
   writer = type('Writer', (threading.Thread,), {'__module__': 'orbax.checkpoint'})(target=released.wait)
   monkeypatch.setattr(checkpoint, 'WRITERS_WITHIN', 0.05)

@@ -1,4 +1,4 @@
-"""A file system without locks, and what stands in for them."""
+"""Lock files on a file system without locks."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ def without_locks(request, monkeypatch):
   locks._warn_once.cache_clear()
 
 
-def test_a_run_is_locked_and_claimed_all_the_same(directory, without_locks, caplog):
+def test_runs_are_locked_and_claimed_without_locks(directory, without_locks, caplog):
   for take in (lambda: locks.locked(directory / 'lock'), lambda: locks.claimed([directory])):
     locks.check_free(directory)
     assert locks.trainer(directory) is None
@@ -41,13 +41,13 @@ def test_a_run_is_locked_and_claimed_all_the_same(directory, without_locks, capl
   assert 'lock files are used instead' in warned[0]
 
 
-def test_status_sees_who_trains_without_locks(directory, without_locks):
+def test_the_trainer_is_known_without_locks(directory, without_locks):
   with locks.locked(directory / 'lock'):
     assert locks.trainer(directory) == THIS_PROCESS
   assert locks.trainer(directory) is None
 
 
-def test_any_other_error_is_raised(directory, monkeypatch):
+def test_other_errors_are_raised(directory, monkeypatch):
   fail_locks(errno.EIO, monkeypatch.setattr)
   with pytest.raises(OSError, match='Input/output error'), locks.locked(directory / 'lock'):
     pass
@@ -56,7 +56,7 @@ def test_any_other_error_is_raised(directory, monkeypatch):
 
 
 @pytest.mark.parametrize('kind', ['claim', 'lock'])
-def test_a_process_that_is_killed_frees_its_run_at_once(directory, kind, monkeypatch):
+def test_a_killed_process_frees_its_run_at_once(directory, kind, monkeypatch):
   fail_locks(replace=monkeypatch.setattr)
   held = lock_of(directory) if kind == 'lock' else claim_of(directory)
   with held_elsewhere(held, before=WITHOUT_LOCKS) as first, pytest.raises(ConfigError, match=f'process {first.pid} on'):
@@ -69,14 +69,14 @@ def test_a_process_that_is_killed_frees_its_run_at_once(directory, kind, monkeyp
 
 
 def made_elsewhere(path: Path, age: float) -> None:
-  """A lock file of a process on another machine, which gave its last sign of life so many seconds ago."""
+  """Writes a lock file of a process on another machine, whose last heartbeat was `age` seconds ago."""
   path.parent.mkdir(parents=True, exist_ok=True)
   owner = {'token': 'a', 'host': 'node7', 'pid': os.getpid(), 'started': '1', 'machine': 'node7 boot namespace'}
   path.write_text(json.dumps(owner))
   os.utime(path, (time.time() - age,) * 2)
 
 
-def test_another_machines_lock_expires_with_its_heartbeat(directory, without_locks):
+def test_a_lock_of_another_machine_expires_with_its_heartbeat(directory, without_locks):
   path = directory / 'lock.held'
   made_elsewhere(path, age=lock_files.EXPIRY - 20)
   with pytest.raises(ConfigError, match=f'is being trained by process {os.getpid()} on node7'):
@@ -88,7 +88,7 @@ def test_another_machines_lock_expires_with_its_heartbeat(directory, without_loc
     assert locks.trainer(directory) == THIS_PROCESS
 
 
-def test_an_id_that_another_process_has_now_holds_nothing(tmp_path):
+def test_a_reused_process_id_holds_no_lock(tmp_path):
   lock = lock_files.acquire(tmp_path / 'lock.held')
   owner = json.loads(lock.path.read_text())
   assert lock_files.acquire(lock.path) is None
@@ -97,7 +97,7 @@ def test_an_id_that_another_process_has_now_holds_nothing(tmp_path):
   assert lock_files.acquire(lock.path) is not None
 
 
-def test_a_lock_that_is_being_written_is_held(tmp_path):
+def test_an_unfinished_lock_file_is_held(tmp_path):
   (tmp_path / 'lock.held').touch()
   assert lock_files.acquire(tmp_path / 'lock.held') is None
   assert lock_files.holder(tmp_path / 'lock.held') == 'another process'
@@ -113,7 +113,7 @@ def test_the_heartbeat_touches_the_file(tmp_path, monkeypatch):
   assert not lock.path.exists()
 
 
-def test_who_lost_a_lock_to_another_process_notices_and_leaves_it_alone(directory, without_locks):
+def test_a_process_notices_a_lost_lock_and_does_not_release_it(directory, without_locks):
   with locks.locked(directory / 'lock') as lock:
     lock.check()
     made_elsewhere(directory / 'lock.held', age=0)
@@ -122,7 +122,7 @@ def test_who_lost_a_lock_to_another_process_notices_and_leaves_it_alone(director
   assert (directory / 'lock.held').exists()
 
 
-def test_a_lock_taken_in_the_moment_of_its_removal_is_put_back(tmp_path):
+def test_a_lock_taken_during_its_removal_is_restored(tmp_path):
   made_elsewhere(tmp_path / 'lock.held', age=0)
   before = (tmp_path / 'lock.held').read_text()
   lock_files._remove(tmp_path / 'lock.held', {'token': 'judged stale'})

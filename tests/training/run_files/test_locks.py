@@ -27,13 +27,13 @@ def test_a_run_is_trained_by_one_process_at_a_time(directory, kind):
       with pytest.raises(ConfigError, match=f'is being trained by {who}'), take():
         pass
     assert content_of(directory) == before
-  locks.check_free(directory)  # it died, and the lock with it
+  locks.check_free(directory)  # the process was killed, which freed the lock
   with take():
     assert (directory / kind).read_text() == THIS_PROCESS
   locks.check_free(directory)
 
 
-def test_two_commands_have_different_runs_of_one_experiment(tmp_path):
+def test_two_commands_claim_different_runs_of_one_experiment(tmp_path):
   runs = [tmp_path / 'runs' / 'block' / 'baseline' / f'seed_{k}' for k in range(4)]
   with held_elsewhere(claim_of(*runs[:2])) as first:
     with locks.claimed(runs[2:]):
@@ -41,11 +41,11 @@ def test_two_commands_have_different_runs_of_one_experiment(tmp_path):
     for asked in ([runs[1]], [runs[3], runs[0]]):
       with pytest.raises(ConfigError, match=f'is being trained by process {first.pid}'), locks.claimed(asked):
         pass
-    assert locks.claimant(runs[3]) is None  # what was claimed before the refusal is free again
+    assert locks.claimant(runs[3]) is None  # claimed before the refusal, now free again
   assert all(locks.claimant(run) is None for run in runs)
 
 
-def test_claims_need_one_descriptor_however_many_runs_there_are(tmp_path):
+def test_claims_need_one_file_descriptor_for_any_number_of_runs(tmp_path):
   runs = [tmp_path / 'runs' / 'block' / 'baseline' / f'seed_{k}' for k in range(100)]
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 20, hard))
@@ -56,7 +56,7 @@ def test_claims_need_one_descriptor_however_many_runs_there_are(tmp_path):
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_the_claims_of_a_tuning_grid_lie_in_its_experiment(tmp_path):
+def test_claims_of_a_tuning_grid_are_in_its_experiment(tmp_path):
   run = tmp_path / 'runs' / 'block' / 'tuning' / 'baseline' / 'lr_0.001' / 'seed_100'
   with locks.claimed([run]):
     assert (tmp_path / 'runs' / 'block' / 'claims').exists()
@@ -64,8 +64,8 @@ def test_the_claims_of_a_tuning_grid_lie_in_its_experiment(tmp_path):
       pass
 
 
-def test_who_looks_is_in_nobodys_way(directory, monkeypatch):
-  """The look itself holds the lock for a moment, in which a run may start."""
+def test_querying_a_lock_does_not_block_its_taking(directory, monkeypatch):
+  """A query holds the lock for a moment, in which a run may start."""
   flock, answers = fcntl.flock, iter([BlockingIOError(), None, None])
 
   def busy_once(file, kind):
@@ -82,7 +82,7 @@ def test_who_looks_is_in_nobodys_way(directory, monkeypatch):
   assert locks.trainer(directory) is None
 
 
-def test_who_waits_for_a_lock_has_it_next(tmp_path):
+def test_a_waiting_process_gets_the_lock_next(tmp_path):
   order = []
 
   def second():
@@ -97,7 +97,7 @@ def test_who_waits_for_a_lock_has_it_next(tmp_path):
   assert order == ['first', 'second']
 
 
-def test_a_wait_ends_and_says_who_is_waited_for(tmp_path, monkeypatch, capsys):
+def test_a_wait_times_out_and_names_the_holder(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(locks, 'ANNOUNCE_AFTER', 0.1)
   with (
     locks.locked(tmp_path / 'lock'),
@@ -108,7 +108,7 @@ def test_a_wait_ends_and_says_who_is_waited_for(tmp_path, monkeypatch, capsys):
   assert capsys.readouterr().err == f'waiting for {THIS_PROCESS} to release {tmp_path / "lock"}\n'
 
 
-def test_a_worker_whose_command_was_killed_is_given_time_to_end(directory, monkeypatch):
+def test_a_worker_whose_command_was_killed_gets_time_to_exit(directory, monkeypatch):
   monkeypatch.setattr(locks, 'RELEASE_WITHIN', 60.0)
   held = threading.Event()
 
@@ -125,7 +125,7 @@ def test_a_worker_whose_command_was_killed_is_given_time_to_end(directory, monke
   thread.join()
 
 
-def test_a_folder_in_the_place_of_a_lock_is_named(directory):
+def test_a_folder_in_place_of_a_lock_is_named(directory):
   (directory / 'lock').mkdir(parents=True)
   for look in (lambda: locks.check_free(directory), lambda: locks.locked(directory / 'lock').__enter__()):
     with pytest.raises(ConfigError, match='lock is a folder, where a file is needed: move it'):
@@ -133,7 +133,7 @@ def test_a_folder_in_the_place_of_a_lock_is_named(directory):
 
 
 @pytest.mark.parametrize('spoil', ['move', 'move the workdir', 'delete', 'replace', 'delete the lock'])
-def test_a_directory_that_is_no_longer_there_is_noticed(directory, tmp_path, spoil):
+def test_a_moved_or_deleted_directory_is_noticed(directory, tmp_path, spoil):
   with locks.locked(directory / 'lock') as lock:
     lock.check()
     if spoil == 'delete the lock':
@@ -151,7 +151,7 @@ def test_a_directory_that_is_no_longer_there_is_noticed(directory, tmp_path, spo
       lock.check()
 
 
-def test_claims_notice_that_their_experiment_was_moved(directory, tmp_path):
+def test_claims_notice_a_moved_experiment(directory, tmp_path):
   with locks.claimed([directory]) as check:
     check()
     (tmp_path / 'runs').rename(tmp_path / 'moved')

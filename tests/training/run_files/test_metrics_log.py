@@ -15,7 +15,7 @@ ROWS = {step: {'train/loss': 5 / step, 'grad_norm/global': 2.0**-step} for step 
 
 
 def write(directory: Path, rows: dict, mark=EMPTY) -> dict[int, dict]:
-  """Writes the rows from a mark on; the marks after each, by step, and at 0 the first."""
+  """Writes rows after a mark; returns the mark after each by step, and the first one at 0."""
   with MetricsLog(directory, mark) as log:
     marks = {0: log.sync()}
     for step, row in rows.items():
@@ -47,14 +47,14 @@ def expected_events(rows: dict) -> list[tuple[int, str, float]]:
   ]
 
 
-def test_one_object_a_step_its_step_first(tmp_path):
+def test_one_object_per_step_with_the_step_first(tmp_path):
   write(tmp_path, ROWS)
   assert lines(tmp_path) == [{'step': step} | row for step, row in ROWS.items()]
   assert [next(iter(row)) for row in lines(tmp_path)] == ['step'] * 4
   assert (tmp_path / 'metrics.jsonl').read_text().count('\n') == 4
 
 
-def test_the_event_files_hold_the_same(tmp_path):
+def test_the_event_files_have_the_same_numbers(tmp_path):
   write(tmp_path, ROWS)
   assert events(tmp_path) == expected_events(ROWS)
 
@@ -78,10 +78,12 @@ def test_a_line_is_in_the_file_when_write_returns(tmp_path):
 
 
 @pytest.mark.parametrize('last_step', [0, 1, 5, 10, 15])
-def test_reopened_it_holds_the_steps_that_were_done(tmp_path, last_step):
+def test_a_reopened_log_is_truncated_to_the_mark(tmp_path, last_step):
   marks = write(tmp_path, ROWS)
   (written,) = (tmp_path / 'tensorboard').iterdir()
-  written.rename(written.with_name('events.out.tfevents.1.earlier'))  # its name has the second it was made in
+  written.rename(
+    written.with_name('events.out.tfevents.1.earlier')
+  )  # named by the second
   kept = {step: row for step, row in ROWS.items() if step <= last_step}
   added = {last_step + 1: {'train/loss': 0.5}, last_step + 7: {'train/loss': 0.25, 'validation/loss': 0.125}}
   write(tmp_path, added, marks[last_step])
@@ -89,14 +91,14 @@ def test_reopened_it_holds_the_steps_that_were_done(tmp_path, last_step):
   assert events(tmp_path) == expected_events(kept | added)
 
 
-def test_reopened_to_nothing_it_is_empty(tmp_path):
+def test_a_log_reopened_at_the_empty_mark_is_empty(tmp_path):
   write(tmp_path, ROWS)
   write(tmp_path, {})
   assert lines(tmp_path) == events(tmp_path) == []
 
 
 @pytest.mark.parametrize('cut', [1, 2, 20])
-def test_a_line_cut_short_is_dropped(tmp_path, cut):
+def test_an_incomplete_line_is_dropped(tmp_path, cut):
   marks = write(tmp_path, ROWS)
   path = tmp_path / 'metrics.jsonl'
   path.write_bytes(path.read_bytes()[:-cut])
@@ -109,7 +111,7 @@ def test_a_line_cut_short_is_dropped(tmp_path, cut):
 
 
 @pytest.mark.parametrize('end', [b'{"step": 20, "a', b'{"step": 20, "a": \xff}\n', b'\0\0\0', b'20\n', b'{"a": 1}\n'])
-def test_a_damaged_end_is_cut_off_with_a_note(tmp_path, end):
+def test_a_damaged_end_is_truncated_with_a_note(tmp_path, end):
   marks = write(tmp_path, ROWS)
   path = tmp_path / 'metrics.jsonl'
   with path.open('ab') as file:
@@ -121,7 +123,7 @@ def test_a_damaged_end_is_cut_off_with_a_note(tmp_path, end):
     assert log.note is None
 
 
-def test_a_mark_is_of_the_lines_before_it(tmp_path):
+def test_a_mark_covers_the_lines_before_it(tmp_path):
   marks = write(tmp_path, ROWS)
   path = tmp_path / 'metrics.jsonl'
   for mark in marks.values():
@@ -139,7 +141,7 @@ def test_a_mark_is_of_the_lines_before_it(tmp_path):
     check_mark(path, marks[1])
 
 
-def test_the_lines_are_on_the_disk_before_a_mark_is_given(tmp_path, monkeypatch):
+def test_the_lines_are_on_disk_before_a_mark_is_returned(tmp_path, monkeypatch):
   synced = []
   with MetricsLog(tmp_path) as log:
     log.write(1, ROWS[1])
@@ -150,14 +152,14 @@ def test_the_lines_are_on_the_disk_before_a_mark_is_given(tmp_path, monkeypatch)
   assert synced[0] == (tmp_path / 'metrics.jsonl').stat().st_ino
 
 
-def test_what_is_kept_is_kept_to_the_byte(tmp_path):
+def test_kept_lines_are_unchanged(tmp_path):
   marks = write(tmp_path, ROWS | {20: {'a': 0.1 + 0.2, 'b': 1e-300, 'c': math.nan, 'd': 123456789.0}})
   before = (tmp_path / 'metrics.jsonl').read_bytes()
   write(tmp_path, {}, marks[20])
   assert (tmp_path / 'metrics.jsonl').read_bytes() == before
 
 
-def test_an_error_closes_it_with_what_was_written(tmp_path):
+def test_an_error_closes_the_log_with_its_lines(tmp_path):
   def fail():
     with MetricsLog(tmp_path) as log:
       log.write(1, ROWS[1])
@@ -168,7 +170,7 @@ def test_an_error_closes_it_with_what_was_written(tmp_path):
   assert events(tmp_path) == expected_events({1: ROWS[1]})
 
 
-def test_there_are_no_rows_where_there_is_no_file(tmp_path):
+def test_a_missing_log_has_no_rows(tmp_path):
   assert read_metrics(tmp_path / 'metrics.jsonl') == []
 
 
@@ -179,7 +181,7 @@ def test_a_damaged_line_is_named(tmp_path):
     read_metrics(path)
 
 
-def test_a_list_is_a_number_a_position_and_no_curve(tmp_path):
+def test_lists_are_logged_but_not_sent_to_tensorboard(tmp_path):
   rows = {1: {'train/loss': 5.0, 'by_position': [0.123456789, 2.0, math.nan, 1e-30]}}
   write(tmp_path, rows)
   assert lines(tmp_path) == [{'step': 1, 'train/loss': 5.0, 'by_position': [0.123457, 2.0, None, 1e-30]}]
@@ -206,7 +208,7 @@ def test_a_list_is_a_number_a_position_and_no_curve(tmp_path):
     ('\0' * 40, 'Expecting value'),
   ],
 )
-def test_a_line_that_cannot_be_is_damage(tmp_path, line, message):
+def test_invalid_lines_are_damage(tmp_path, line, message):
   path = tmp_path / 'metrics.jsonl'
   path.write_text('{"step": 1}\n' + line + '\n{"step": 3}\n')
   with pytest.raises(Damaged) as error:

@@ -8,14 +8,16 @@ from training.digests import Damaged
 from training.run_files.result import is_unchecked, read_result, write_result
 
 RESULT = made_result.RESULT
-OLD = {name: value for name, value in RESULT.items() if name != 'code'}  # as an older version wrote it: no checksum
+OLD = {
+  name: value for name, value in RESULT.items() if name != 'code'
+}  # of an older version, without checksum
 
 
 def write(directory, content) -> None:
   (directory / 'result.json').write_text(content if isinstance(content, str) else json.dumps(content))
 
 
-def test_a_result_comes_back_as_it_went(tmp_path):
+def test_a_result_round_trips(tmp_path):
   assert read_result(tmp_path) is None
   write_result(tmp_path, RESULT)
   result = read_result(tmp_path)
@@ -25,16 +27,16 @@ def test_a_result_comes_back_as_it_went(tmp_path):
   assert read_result(tmp_path)['diverged_at'] == 7
 
 
-def test_the_checksum_is_sha256_of_the_rest(tmp_path):
-  """Anyone can check it: of the canonical JSON, keys sorted."""
+def test_the_checksum_is_the_sha256_of_the_other_fields(tmp_path):
+  """The checksum is of the canonical JSON with sorted keys."""
   write_result(tmp_path, RESULT)
   stored = json.loads((tmp_path / 'result.json').read_text())
   checksum = stored.pop('sha256')
   assert checksum == hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
 
 
-def test_a_changed_digit_anywhere_is_damage(tmp_path):
-  """Every digit of the file, one after the other."""
+def test_any_changed_digit_is_damage(tmp_path):
+  """Changes each digit of the file in turn."""
   content = write_result(tmp_path, RESULT).read_text()
   seen = 0
   for place, character in enumerate(content):
@@ -47,7 +49,7 @@ def test_a_changed_digit_anywhere_is_damage(tmp_path):
 
 
 @pytest.mark.parametrize('gone', ['sha256', 'val_loss', 'code', 'status'])
-def test_a_field_that_is_gone_is_damage(tmp_path, gone):
+def test_a_missing_field_is_damage(tmp_path, gone):
   stored = json.loads(write_result(tmp_path, RESULT).read_text())
   del stored[gone]
   write(tmp_path, stored)
@@ -55,7 +57,7 @@ def test_a_field_that_is_gone_is_damage(tmp_path, gone):
     read_result(tmp_path)
 
 
-def test_what_an_older_version_recorded_is_read_and_told_apart(tmp_path):
+def test_results_of_older_versions_are_read_and_marked_unchecked(tmp_path):
   write(tmp_path, OLD)
   result = read_result(tmp_path)
   assert result == OLD
@@ -96,7 +98,7 @@ def test_what_an_older_version_recorded_is_read_and_told_apart(tmp_path):
   ],
 )
 def test_a_field_of_another_type_or_range_is_damage(tmp_path, change, message):
-  """Also where there is no checksum to tell it: as an older version wrote it."""
+  """Also in a result of an older version, without a checksum."""
   write(tmp_path, OLD | change)
   with pytest.raises(Damaged, match=rf'result\.json is damaged \({message}.*\): ') as error:
     read_result(tmp_path)
@@ -122,7 +124,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize('what', HOSTILE)
-def test_what_is_no_honest_json_is_damage(tmp_path, what):
+def test_invalid_json_is_damage(tmp_path, what):
   content, message = HOSTILE[what]
   write(tmp_path, content)
   with pytest.raises(Damaged, match=rf'result\.json is damaged \({message}') as error:
@@ -131,7 +133,7 @@ def test_what_is_no_honest_json_is_damage(tmp_path, what):
   assert len(str(error.value)) < len(str(tmp_path)) + 300
 
 
-def test_bytes_that_are_no_text_are_damage(tmp_path):
+def test_invalid_utf8_is_damage(tmp_path):
   (tmp_path / 'result.json').write_bytes(b'\xff\xfe{}')
   with pytest.raises(Damaged, match=r'result\.json is damaged \(.*decode'):
     read_result(tmp_path)

@@ -22,7 +22,7 @@ OTHER = Config().replace({
 
 @pytest.fixture
 def directory(tmp_path) -> Path:
-  """A run's directory as the experiments lay it out; not made yet."""
+  """The directory of a run of an experiment; not created."""
   return tmp_path / 'runs' / 'block' / 'baseline' / 'seed_0'
 
 
@@ -30,7 +30,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
   return {str(path): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
-def test_a_run_is_all_but_what_is_looked_at():
+def test_inspection_and_logging_are_not_part_of_the_identity():
   flat = Config().to_flat()
   assert run_directory.identity(Config()) == {path: value for path, value in flat.items() if path not in NOT_OF_IT}
   assert set(NOT_OF_IT) < set(flat)
@@ -47,7 +47,7 @@ def test_check_writes_nothing(directory, tmp_path):
   assert os.listdir(tmp_path) == []
 
 
-def test_the_same_run_may_go_on_looking_at_other_things(directory):
+def test_the_same_run_may_resume_with_other_logging(directory):
   run_directory.prepare(directory, Config())
   looking = {'run.log_every': 7, 'run.evaluations': 3, 'run.evaluation_batches': 1, 'run.checkpoint_every': 9}
   looking |= {'run.keep_checkpoints': 5, 'run.final_evaluation_tokens': 0, 'inspect.level': 'off'}
@@ -59,7 +59,7 @@ def test_the_same_run_may_go_on_looking_at_other_things(directory):
   assert json.loads((directory / 'config.json').read_text()) == changed.to_flat()
 
 
-def test_another_run_is_refused_with_what_differs(directory):
+def test_another_run_is_refused_with_the_differences(directory):
   run_directory.prepare(directory, Config())
   before = content_of(directory)
   changed = Config().replace({'optimizer.learning_rate': 1e-3, 'model.norm_placement': 'post', 'run.log_every': 3})
@@ -76,7 +76,7 @@ def test_another_run_is_refused_with_what_differs(directory):
 @pytest.mark.parametrize(
   'path', [p for p in Config().to_flat() if p not in NOT_OF_IT and p.startswith('run.') and p != 'run.steps']
 )
-def test_each_field_of_the_run_that_counts_is_compared(directory, path):
+def test_each_identity_field_of_the_run_section_is_compared(directory, path):
   run_directory.prepare(directory, Config())
   other = {'run.batch_size': 17, 'run.init_seed': 1, 'run.init_from': 'runs/a', 'run.on_nonfinite': 'skip'}[path]
   with pytest.raises(ConfigError, match=rf'\({path} is {Config().to_flat()[path]!r} there, {other!r} here\)'):
@@ -93,7 +93,7 @@ def test_every_difference_is_named(directory):
 
 
 def test_a_field_that_the_stored_config_lacks_counts_as_its_default(directory):
-  """It is new since, and the run was made as its default has it."""
+  """The field is newer than the run, which had its default."""
   run_directory.prepare(directory, Config())
   flat = Config().to_flat()
   del flat['model.remat']
@@ -115,7 +115,7 @@ def test_a_file_in_the_way_is_named(directory, tmp_path, place):
   assert content_of(tmp_path) == {str(tmp_path / place): b'mine'}
 
 
-def test_a_damaged_config_is_not_written_over(directory):
+def test_a_damaged_config_is_not_overwritten(directory):
   directory.mkdir(parents=True)
   (directory / 'config.json').write_text('{"model')
   with pytest.raises(
@@ -126,7 +126,7 @@ def test_a_damaged_config_is_not_written_over(directory):
   assert (directory / 'config.json').read_text() == '{"model'
 
 
-def test_a_run_is_finished_once_it_has_the_result_of_all_its_steps(directory):
+def test_a_run_is_finished_with_the_result_of_all_its_steps(directory):
   assert not run_directory.is_finished(directory, Config())
   run_directory.prepare(directory, Config())
   assert not run_directory.is_finished(directory, Config())
@@ -135,7 +135,7 @@ def test_a_run_is_finished_once_it_has_the_result_of_all_its_steps(directory):
   assert not run_directory.is_finished(directory, Config().replace({'run.steps': 301}))
 
 
-def test_a_longer_run_goes_on_when_it_is_said_and_a_shorter_one_never(directory):
+def test_a_run_can_be_extended_on_request_but_not_shortened(directory):
   run_directory.prepare(directory, Config())
   made_result.finish(directory)
   before, longer = content_of(directory), Config().replace({'run.steps': 900, 'run.log_every': 4})
@@ -164,7 +164,7 @@ def test_a_longer_run_goes_on_when_it_is_said_and_a_shorter_one_never(directory)
 
 
 @pytest.mark.parametrize('name', ['result.json', 'metrics.jsonl', 'checkpoints'])
-def test_a_run_that_cannot_say_whose_it_is_is_not_taken_over(directory, name):
+def test_an_unidentified_run_is_not_overwritten(directory, name):
   directory.mkdir(parents=True)
   (directory / name).mkdir() if name == 'checkpoints' else (directory / name).touch()
   with pytest.raises(
@@ -181,13 +181,13 @@ def test_the_workdir_of_a_run():
 
 
 @pytest.mark.parametrize('workdir', ['tuning', '/a/tuning', '/a/block/tuning', 'tuning/tuning', 'lr_1/tuning'])
-def test_a_workdir_may_be_called_tuning(workdir):
+def test_a_workdir_may_be_named_tuning(workdir):
   for below in ('block/baseline/seed_0', 'block/tuning/baseline/lr_0.001/seed_100', 'lr_1/lr/seed_0',
                 'block/tuning/lr_2/lr_1e-05_warmup_20/seed_100'):  # fmt: skip
     assert run_directory.workdir_of(Path(workdir) / below) == Path(workdir)
 
 
-def test_a_text_that_changed_is_noticed(tmp_path):
+def test_a_changed_text_is_noticed(tmp_path):
   run_directory.check_data(tmp_path, 'one')
   record_environment(tmp_path, 'one', resumed=False)
   run_directory.check_data(tmp_path, 'one')
@@ -195,14 +195,14 @@ def test_a_text_that_changed_is_noticed(tmp_path):
     run_directory.check_data(tmp_path, 'two')
 
 
-def test_a_failure_is_noted_until_the_run_starts_again(directory):
+def test_a_failure_is_recorded_until_the_run_starts_again(directory):
   run_directory.record_failure(directory, run_directory.Failure('out of memory'))
   assert read_json(directory / 'failure.json') == {'error': 'out of memory', 'log_start': 0}
   run_directory.prepare(directory, OTHER)
   assert os.listdir(directory) == ['config.json']
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
+def test_an_unwritable_directory_is_refused(tmp_path, monkeypatch):
   monkeypatch.setattr('os.access', lambda path, mode: path != tmp_path)
   with pytest.raises(ConfigError, match=f'{tmp_path} is not writable: choose another --workdir'):
     run_directory.check(tmp_path / 'runs' / 'block', OTHER)

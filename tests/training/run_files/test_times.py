@@ -1,4 +1,4 @@
-"""When rows were logged: kept over resumes, in the TensorBoard files, and in the table of a run's metrics."""
+"""The times of logged rows: across resumes, in the TensorBoard files, and in the table of metrics."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from training.run_files.times import NAME, Time, read_times
 
 
 def wall_times(directory: Path) -> dict[int, float]:
-  """Of the events in a run's TensorBoard files: a length, a checksum of 4 bytes, the event, another one."""
+  """The times in TensorBoard files; each record has a length, its checksum of 4 bytes, the event, its checksum."""
   found = {}
   for path in (directory / 'tensorboard').iterdir():
     content, place = path.read_bytes(), 0
@@ -28,7 +28,7 @@ def wall_times(directory: Path) -> dict[int, float]:
 
 @pytest.fixture
 def clock(monkeypatch):
-  """Starts at 1000 and is set by hand."""
+  """A clock that starts at 1000 and is advanced manually."""
   now = [1000.0]
   monkeypatch.setattr(time, 'time', lambda: now[0])
   return now
@@ -44,7 +44,7 @@ def write(directory: Path, steps: list[int], clock, mark=EMPTY):
 
 def test_a_row_keeps_its_time_when_the_run_resumes(tmp_path, clock):
   mark = write(tmp_path, [1, 5], clock)
-  write(tmp_path, [10], clock, mark)  # which is cut back
+  write(tmp_path, [10], clock, mark)  # truncated when the log is reopened
   clock[0] = 9000.0
   write(tmp_path, [11], clock, mark)
   expected = {1: 1001.5, 5: 1003.0, 11: 9001.5}
@@ -58,7 +58,7 @@ def test_a_row_keeps_its_time_when_the_run_resumes(tmp_path, clock):
   ]
 
 
-def test_rows_from_before_times_were_kept_have_that_of_their_file(tmp_path, clock):
+def test_rows_without_a_time_have_that_of_the_file(tmp_path, clock):
   mark = write(tmp_path, [1, 5], clock)
   (tmp_path / NAME).unlink()
   written = (tmp_path / 'metrics.jsonl').stat().st_mtime
@@ -71,7 +71,7 @@ def test_rows_from_before_times_were_kept_have_that_of_their_file(tmp_path, cloc
   'damaged',
   ['{"step": 5, "wall', '\x00\x00', '[5]', '{"step": 5, "wall_time": NaN, "train_seconds": 1}', '[' * 100_000],
 )
-def test_a_damaged_time_is_unknown_and_harms_no_other(tmp_path, clock, damaged):
+def test_a_damaged_time_does_not_affect_others(tmp_path, clock, damaged):
   mark = write(tmp_path, [1, 5], clock)
   path = tmp_path / NAME
   first, _ = path.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The parameters of a trained run, for a notebook."""
+"""Loading the parameters of a trained run."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ CONFIG = Config().replace({
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-  """With checkpoints of 24 and 36, in which every number is the step's, and of the average twice that."""
+  """A run with checkpoints of 24 and 36: every parameter is the step, every average twice that."""
   with pytest.MonkeyPatch.context() as patch:
     whole = made_run.state_at
 
@@ -42,16 +42,16 @@ def numbers(params) -> set[float]:
   return {float(x) for leaf in jax.tree.leaves(params) for x in np.ravel(leaf)}
 
 
-def test_the_newest_or_the_one_that_is_asked_for(run):
+def test_the_newest_or_the_requested_checkpoint_is_loaded(run):
   config, params = load_params(str(run))
   assert config == CONFIG
   assert jax.tree.structure(params) == jax.tree.structure(model.init(config.model, jax.random.key(0)))
-  assert numbers(params) == {72.0}  # as it is evaluated: the average
+  assert numbers(params) == {72.0}  # the evaluated weights: the average
   assert numbers(load_params(run, 36, 'raw')[1]) == {36.0}
   assert numbers(load_params(run, step=24)[1]) == {48.0}
 
 
-def test_they_go_into_the_model(run):
+def test_loaded_parameters_work_in_the_model(run):
   config, params = load_params(run)
   logits, _ = model.apply(config.model, params, np.zeros((1, 8), np.int32))
   assert logits.shape == (1, 8, config.model.vocab_size)
@@ -79,7 +79,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize('message', DAMAGE)
-def test_what_cannot_be_loaded_is_told_in_one_line(run, message):
+def test_an_unloadable_run_is_an_error_of_one_line(run, message):
   damage, asked = DAMAGE[message]
   damage(run)
   with pytest.raises(ConfigError) as error:
