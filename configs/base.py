@@ -1,7 +1,7 @@
 """Scale for one large GPU: the shape of GPT-2 small (Radford et al. 2019), 12 layers of width 768, 1,024 positions.
 
 python train.py --config=configs/base.py
-python train.py --config=configs/base.py --config.data.task=files --config.data.paths='text/*.txt' --name=own
+python train.py --config=configs/base.py --config.data.task=files --config.data.paths='text/*.txt' --name=my_text
 """
 
 from model import ModelConfig

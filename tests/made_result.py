@@ -1,4 +1,4 @@
-"""What a run came to, made up: every field that a result must have."""
+"""A made-up result of a run with every required field."""
 
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,6 @@ DIVERGED = dict.fromkeys(('val_loss', 'val_bits_per_byte', 'test_loss', 'test_bi
 
 
 def finish(directory: Path, status: str = 'completed', **changes) -> Path:
-  """Writes a result into a run's directory."""
+  """Writes result.json into a run's directory."""
   ended = {'status': status, **DIVERGED, 'diverged_at': 7} if status == 'diverged' else {'status': status}
   return write_result(directory, RESULT | ended | changes)

@@ -1,4 +1,4 @@
-"""A run's directory as training leaves it in the midst, made without training."""
+"""The directory of an unfinished run, produced without training."""
 
 from pathlib import Path
 
@@ -19,13 +19,13 @@ from training.state import State, init_state
 
 
 def state_at(step: int, config: Config) -> State:
-  """A state in which every number is the step's."""
+  """A state in which every number is the step."""
   shapes = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
   return jax.tree.map(lambda leaf: jnp.full(leaf.shape, step, leaf.dtype), shapes)
 
 
 def start(directory: Path, config: Config, data: Data):
-  """`restore_or_init`, and the notes; 0 stands for initial values, and nothing is compiled."""
+  """The result of `restore_or_init`, and its notes; initial values are 0, and nothing is compiled."""
   notes: list[str] = []
   programs = Programs(make_mesh(config), lambda seed: state_at(0, config), None, None)
   with Checkpoints(directory / 'checkpoints', 2) as checkpoints:
@@ -33,7 +33,7 @@ def start(directory: Path, config: Config, data: Data):
 
 
 def make_run(directory: Path, config: Config, data: Data) -> Path:
-  """A run with checkpoints of 24 and 36, and a line in its log for each."""
+  """Writes a run with checkpoints of steps 24 and 36, and a line in its log for each."""
   run_directory.prepare(directory, config)
   _, about, resumed_at, notes = start(directory, config, data)
   assert (resumed_at, notes) == (None, [])

@@ -46,9 +46,9 @@ def evaluation_size(config: Config, devices: int = 1) -> int:
 def train_program(config: Config, mesh: Mesh):
   """The jitted training step on a mesh, and the shapes of its arguments."""
   state = _state_shapes(config)
-  state_sharding, rows, whole = by_rule(mesh, state), by_row(mesh), replicated(mesh)
+  state_sharding, rows, copied = by_rule(mesh, state), by_row(mesh), replicated(mesh)
   step = make_train_step(config, _constrain(mesh))
-  jitted = jax.jit(step, in_shardings=(state_sharding, rows), out_shardings=(state_sharding, whole), donate_argnums=0)
+  jitted = jax.jit(step, in_shardings=(state_sharding, rows), out_shardings=(state_sharding, copied), donate_argnums=0)
   return jitted, state, _batch_shapes(config, config.run.batch_size)
 
 

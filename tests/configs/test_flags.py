@@ -13,7 +13,7 @@ from training.config import Config, ConfigError, known_paths, sections
 
 
 def parse(*arguments: str) -> flags.FlagValues:
-  """A command line, on flags of its own."""
+  """Parses a command line with fresh flags."""
   values = flags.FlagValues()
   define_config_flags(values)
   values(['train.py', *arguments])
@@ -21,7 +21,7 @@ def parse(*arguments: str) -> flags.FlagValues:
 
 
 def example(path: str) -> tuple[str, object]:
-  """A value of a field as it is written on the command line, and as it must arrive."""
+  """A value of a field as text on the command line, and as the expected Python value."""
   section, name = path.split('.')
   kind = sections()[section].__dataclass_fields__[name].type
   if typing.get_origin(kind):

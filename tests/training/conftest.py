@@ -1,4 +1,4 @@
-"""Fixtures of the tests that train."""
+"""Fixtures for tests that train."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from training import programs
 
 @pytest.fixture(scope='module')
 def quick_programs():
-  """Compiles fast, not well; counts how often."""
+  """Compiles without optimisation; yields the names of the compiled functions."""
   names: list[str] = []
 
   def compile_quickly(function, *arguments):
@@ -26,7 +26,7 @@ def quick_programs():
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory) -> Path:
-  """Where the text of most tests lies."""
+  """A folder with the text that most tests train on."""
   path = tmp_path_factory.mktemp('data')
   (path / 'text.txt').write_bytes(EASY)
   return path
@@ -39,7 +39,7 @@ def in_folder(folder, monkeypatch):
 
 @pytest.fixture(scope='module')
 def finished(folder, tmp_path_factory):
-  """A run that nothing disturbed: (its directory, its result, what was reported)."""
+  """An uninterrupted run: (its directory, its result, its reports)."""
   directory = tmp_path_factory.mktemp('finished') / 'seed_0'
   reports: list[dict] = []
   with pytest.MonkeyPatch.context() as patch:

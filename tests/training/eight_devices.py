@@ -91,9 +91,9 @@ def held_out() -> float:
   for changes in ({'mesh.data': 1}, {'mesh.data': 8}):
     mesh = make_mesh(config.replace(changes))
     step = programs.on_own_rows(mesh, compile_quickly(*programs.evaluation_program(config, mesh)))
-    made = programs.Programs(mesh, start, start, step)
+    compiled = programs.Programs(mesh, start, start, step)
     params = jax.device_put(start(config.replace({'mesh.data': 1})).params, replicated(mesh))
-    losses.append(evaluate(config, made, params, load_data(config).test, 16 * 2048))
+    losses.append(evaluate(config, compiled, params, load_data(config).test, 16 * 2048))
   return abs(losses[1] / losses[0] - 1)
 
 

@@ -1,4 +1,4 @@
-"""Runs that take a second, and what to compare them by."""
+"""Runs that take a second, and how to compare them."""
 
 import functools
 import json
@@ -59,7 +59,7 @@ def assert_same_run(directory: Path, other: Path, config: Config = CONFIG) -> No
 
 
 class Stop(BaseException):
-  """What a test raises to stop a run where it likes."""
+  """Raised by a test to kill a run at a given point."""
 
 
 def stop_at(step: int):

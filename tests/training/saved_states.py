@@ -1,4 +1,4 @@
-"""States to save, and how to compare what comes back."""
+"""States to save, and how to compare restored ones."""
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,11 @@ CONFIG = Config(model=ModelConfig(vocab_size=11, num_layers=2, d_model=8, num_he
 
 
 def state_of(config: Config = CONFIG, step: int = 1, seed: int = 0) -> State:
-  """A state in which no two numbers are the same."""
+  """A state in which all numbers differ."""
   params = param_shapes(config.model)
   optimizer = jax.eval_shape(make_optimizer(config.optimizer, 10).init, params)
-  whole = jax.ShapeDtypeStruct((), np.int32)
-  shapes = State(whole, params, optimizer, jax.ShapeDtypeStruct((), np.uint32), whole, whole)
+  integer = jax.ShapeDtypeStruct((), np.int32)
+  shapes = State(integer, params, optimizer, jax.ShapeDtypeStruct((), np.uint32), integer, integer)
   rng = np.random.default_rng(seed)
 
   def draw(leaf):

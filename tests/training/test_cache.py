@@ -60,9 +60,7 @@ def test_an_unusable_cache_folder_gives_one_warning(tmp_path, monkeypatch, logge
 
 def test_a_cache_folder_without_permission_gives_one_warning(tmp_path, monkeypatch, logged):
   monkeypatch.setenv('BLOCKLAB_CACHE', str(tmp_path))
-  monkeypatch.setattr(
-    os, 'access', lambda path, mode: mode != os.W_OK
-  )  # the tests may run as root
+  monkeypatch.setattr(os, 'access', lambda path, mode: mode != os.W_OK)  # the tests may run as root
   before = jax.config.jax_compilation_cache_dir
   cache.enable_compilation_cache()
   assert jax.config.jax_compilation_cache_dir == before

@@ -66,15 +66,15 @@ def test_other_changes_do_not_change_the_digest(project, tmp_path_factory):
   (project / 'model' / '._a.py').write_bytes(b'\0')  # created by macOS
   (project / 'model' / 'a.txt').touch()
   assert digest_of(project) == before
-  moved = tmp_path_factory.mktemp('moved') / 'there'
+  moved = tmp_path_factory.mktemp('moved') / 'elsewhere'
   shutil.copytree(project, moved, symlinks=True)
   assert digest_of(moved) == before
 
 
 def git(project, *arguments):
-  who = ['-c', 'user.name=x', '-c', 'user.email=x@example.org']
+  author = ['-c', 'user.name=x', '-c', 'user.email=x@example.org']
   return subprocess.run(
-    ['git', '-C', str(project), *who, *arguments], check=True, capture_output=True, text=True
+    ['git', '-C', str(project), *author, *arguments], check=True, capture_output=True, text=True
   ).stdout
 
 
@@ -114,11 +114,11 @@ def test_without_git_only_the_digest_is_known(monkeypatch):
 
 
 def test_runs_of_other_code_give_a_note():
-  here = ONE['digest']
+  digest = ONE['digest']
   mine, old, others = {'code': ONE}, {'status': 'completed'}, [{'code': OTHER}, {'code': OTHER | {'digest': '3' * 64}}]
-  assert other_code_note([], here) is None
-  assert other_code_note([mine, old], here) is None
-  line = other_code_note([mine, *others, old], here)
+  assert other_code_note([], digest) is None
+  assert other_code_note([mine, old], digest) is None
+  line = other_code_note([mine, *others, old], digest)
   assert line == (
     '2 of 4 runs were made by other code than this checkout (by digest 22222222, digest 33333333; this is digest '
     '11111111): their numbers are those of that code; another --workdir trains them again'

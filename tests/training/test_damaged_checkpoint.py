@@ -20,30 +20,30 @@ def damage(path: Path, how: str) -> None:
     path.unlink()
   elif how == 'emptied':
     path.write_bytes(b'')
-  elif how == 'cut short':
+  elif how == 'truncated':
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
   else:
     content = bytearray(path.read_bytes())
-    place = {'first': 0, 'middle': len(content) // 2, 'last': len(content) - 1}[how]
-    content[place] ^= 1
+    offset = {'first': 0, 'middle': len(content) // 2, 'last': len(content) - 1}[how]
+    content[offset] ^= 1
     path.write_bytes(content)
 
 
 def test_a_damaged_file_is_named_and_the_previous_checkpoint_is_restored(tmp_path):
   """Every file: deleted, emptied, truncated, and with a bit flipped in its first, middle and last byte."""
   states = {step: state_of(step=step, seed=step) for step in (3, 6)}
-  with Checkpoints(tmp_path / 'made', keep=2) as checkpoints:
+  with Checkpoints(tmp_path / 'intact', keep=2) as checkpoints:
     for state in states.values():
       checkpoints.save(state, ABOUT)
-  files = [path.relative_to(tmp_path / 'made') for path in (tmp_path / 'made' / '6').rglob('*') if path.is_file()]
+  files = [path.relative_to(tmp_path / 'intact') for path in (tmp_path / 'intact' / '6').rglob('*') if path.is_file()]
   assert len(files) >= 10
   tried = 0
   for file in files:
-    for how in ('deleted', 'emptied', 'cut short', 'first', 'middle', 'last'):
-      if how != 'deleted' and not (tmp_path / 'made' / file).stat().st_size:
+    for how in ('deleted', 'emptied', 'truncated', 'first', 'middle', 'last'):
+      if how != 'deleted' and not (tmp_path / 'intact' / file).stat().st_size:
         continue
       folder = tmp_path / 'damaged'
-      shutil.copytree(tmp_path / 'made', folder)
+      shutil.copytree(tmp_path / 'intact', folder)
       damage(folder / file, how)
       tried += 1
       with pytest.raises(Damaged, match=f'^{re.escape(str(folder / file))}'):

@@ -22,13 +22,13 @@ def change(path: Path, **fields) -> None:
 
 def change_a_digit(path: Path, after: bytes) -> None:
   content = path.read_bytes()
-  place = len(content.rpartition(after)[0]) + len(after)
-  while not chr(content[place]).isdigit():
-    place += 1
-  path.write_bytes(content[:place] + str((content[place] - 47) % 10).encode() + content[place + 1 :])
+  offset = len(content.rpartition(after)[0]) + len(after)
+  while not chr(content[offset]).isdigit():
+    offset += 1
+  path.write_bytes(content[:offset] + str((content[offset] - 47) % 10).encode() + content[offset + 1 :])
 
 
-def what_is_whole(run: Path) -> dict[str, bytes]:
+def intact_files(run: Path) -> dict[str, bytes]:
   return {name: content for name, content in content_of(run).items() if 'checkpoints' in name or 'result' in name}
 
 
@@ -52,7 +52,7 @@ CHANGES = {
   'a seed in its config': lambda run: change(run / 'config.json', **{'data.seed': 7}),
   'a rate in its config': lambda run: change_a_digit(run / 'config.json', b'"optimizer.learning_rate": '),
   'its config': lambda run: (run / 'config.json').write_text('{"model'),
-  'its config is gone': lambda run: (run / 'config.json').unlink(),
+  'no config': lambda run: (run / 'config.json').unlink(),
   'a line more': add_a_line,
 }
 
@@ -69,10 +69,10 @@ def test_a_damaged_result_is_written_again_without_training_and_with_a_note(what
   assert run_directory.is_finished(run, CONFIG)
   assert_same_run(run, finished[0])
   assert read_config(run) == CONFIG.to_flat()
-  told = [report['note'] for report in notes if 'note' in report]
+  messages = [report['note'] for report in notes if 'note' in report]
   assert not [report for report in notes if 'step' in report]  # no step was trained
-  assert len(told) == (what != 'its config is gone')
-  assert all('json' in note and note.endswith(': resumes from the last intact checkpoint') for note in told)
+  assert len(messages) == (what != 'no config')
+  assert all('json' in note and note.endswith(': resumes from the last intact checkpoint') for note in messages)
 
 
 @pytest.mark.parametrize('line', [3, -1])
@@ -86,10 +86,10 @@ def test_a_changed_log_is_written_again_from_an_earlier_checkpoint(finished, tmp
   path.write_bytes(b''.join(lines))
   assert not run_directory.is_finished(run, CONFIG)
   if line == 3:
-    before = what_is_whole(run)
+    before = intact_files(run)
     with pytest.raises(ConfigError, match=r'none is intact; restore the files, or move .*seed_0 away to train'):
       train(run)
-    assert what_is_whole(run) == before
+    assert intact_files(run) == before
   else:
     assert train(run, report=notes.append)['resumed_at'] == 36
     assert_same_run(run, finished[0])

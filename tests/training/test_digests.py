@@ -22,7 +22,7 @@ def expected_checksum(words: np.ndarray) -> int:
     word = (word ^ (word >> 13)) * 0xC2B2AE35 % 2**32
     return word ^ (word >> 16)
 
-  return sum(mix(int(word) ^ mix(place)) for place, word in enumerate(words)) % 2**32
+  return sum(mix(int(word) ^ mix(position)) for position, word in enumerate(words)) % 2**32
 
 
 @pytest.mark.parametrize('dtype', DTYPES)
@@ -48,12 +48,12 @@ def test_swapping_two_words_changes_the_checksum(one, other):
   """A weighted sum would not: x and -x differ only in bit 31, which any even difference of weights cancels."""
   array = np.arange(64, dtype=np.float32)
   sums = set()
-  for place in (1, 2, 16, 63):
-    array[[0, place]] = one, other
+  for position in (1, 2, 16, 63):
+    array[[0, position]] = one, other
     sums.add(checksum_of(jnp.asarray(array)))
-    array[[0, place]] = other, one
+    array[[0, position]] = other, one
     sums.add(checksum_of(jnp.asarray(array)))
-    array[place] = place
+    array[position] = position
   assert len(sums) == 8
 
 

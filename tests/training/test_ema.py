@@ -66,11 +66,11 @@ def test_without_ema_the_state_has_no_field_for_it():
 
 def test_the_average_is_sharded_like_the_parameters():
   state = jax.eval_shape(compiled_init(SKIP.replace({'optimizer.ema': 0.9})), np.uint32(0))
-  places = [{jax.tree_util.keystr(path[1:]): partition(path, leaf.shape, 2) for path, leaf in leaves} for leaves in (
+  specs = [{jax.tree_util.keystr(path[1:]): partition(path, leaf.shape, 2) for path, leaf in leaves} for leaves in (
     [pair for pair in jax.tree.leaves_with_path(state) if pair[0][0].name == name] for name in ('params', 'ema')
   )]  # fmt: skip
-  assert places[0] == places[1]
-  assert any('fsdp' in place for place in places[0].values())
+  assert specs[0] == specs[1]
+  assert any('fsdp' in spec for spec in specs[0].values())
 
 
 def test_with_init_from_the_average_starts_from_those_parameters():
@@ -86,16 +86,20 @@ def test_the_average_is_evaluated_and_resumes_to_the_bit(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'text.txt').write_bytes(quick_runs.EASY)
   config = quick_runs.CONFIG.replace({'optimizer.ema': 0.95})
-  result = quick_runs.train(tmp_path / 'whole', config)
-  state, data, programs = quick_runs.final_state(tmp_path / 'whole', config), load_data(config), programs_for(config)
+  result = quick_runs.train(tmp_path / 'unstopped', config)
+  state, data, programs = (
+    quick_runs.final_state(tmp_path / 'unstopped', config),
+    load_data(config),
+    programs_for(config),
+  )
   averaged, raw = (evaluate(config, programs, params, data.validation) for params in (state.ema, state.params))
   assert result['evaluated_weights'] == 'ema 0.95'
   assert result['val_loss'] == averaged != raw
-  last = [row['validation/loss'] for row in quick_runs.rows_of(tmp_path / 'whole') if 'validation/loss' in row][-1]
+  last = [row['validation/loss'] for row in quick_runs.rows_of(tmp_path / 'unstopped') if 'validation/loss' in row][-1]
   sequences = config.run.evaluation_batches * config.run.batch_size
   assert last == evaluate(config, programs, state.ema, data.validation, sequences)
   with pytest.raises(quick_runs.Stop):
     quick_runs.train(tmp_path / 'parts', config, report=quick_runs.stop_at(30))
   assert steps_in(tmp_path / 'parts' / 'checkpoints') == [24, 12]
   quick_runs.train(tmp_path / 'parts', config)
-  quick_runs.assert_same_run(tmp_path / 'whole', tmp_path / 'parts', config)
+  quick_runs.assert_same_run(tmp_path / 'unstopped', tmp_path / 'parts', config)

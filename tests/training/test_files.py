@@ -162,11 +162,11 @@ def wrapped(error: OSError) -> Exception:
 def test_a_failed_save_names_its_cause_and_remedy(number):
   error = OSError(number, os.strerror(number), 'a/b')
   for one in (error, wrapped(error), RuntimeError(f'INTERNAL: a/b: {os.strerror(number)}')):
-    told = str(files.SaveFailed('a/b', one))
-    assert told.startswith('a/b could not be written (')
-    assert CAUSES[number] in told
-    assert ('disk, the same' in told) == (number == errno.ENOSPC)  # no other remedy mentions disk space
-    assert '\n' not in told
+    message = str(files.SaveFailed('a/b', one))
+    assert message.startswith('a/b could not be written (')
+    assert CAUSES[number] in message
+    assert ('disk, the same' in message) == (number == errno.ENOSPC)  # no other remedy mentions disk space
+    assert '\n' not in message
 
 
 def failure_of(path) -> str:

@@ -55,9 +55,9 @@ def test_without_control_groups_there_is_no_quota(tmp_path):
 def test_a_process_uses_no_more_cores_than_its_quota(quota, count, monkeypatch):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda process: set(range(100, 164)), raising=False)
   monkeypatch.setattr(host, 'cpu_quota', lambda: quota)
-  own = host.cores()
-  assert len(own) == len(set(own)) == count
-  assert set(own) <= set(range(100, 164))
+  chosen = host.cores()
+  assert len(chosen) == len(set(chosen)) == count
+  assert set(chosen) <= set(range(100, 164))
   assert environment()['layout'].endswith(f', {count} core(s)')
 
 

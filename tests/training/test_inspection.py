@@ -44,10 +44,10 @@ def test_it_measures_the_same_as_a_training_step():
 
 
 def test_squares_over_positions_sum_to_the_whole():
-  apart, whole = inspected(by_position=True), inspected()
-  assert (apart['total'].shape, apart['output'].shape) == ((2, 2, 8), (8,))
+  separate, summed = inspected(by_position=True), inspected()
+  assert (separate['total'].shape, separate['output'].shape) == ((2, 2, 8), (8,))
   for name in ('total', 'skip', 'branch', 'output'):
-    np.testing.assert_allclose(np.sqrt((apart[name] ** 2).sum(-1)), whole[name], rtol=1e-5)
+    np.testing.assert_allclose(np.sqrt((separate[name] ** 2).sum(-1)), summed[name], rtol=1e-5)
 
 
 def test_batch_and_sequence_gradient_norms_by_hand():

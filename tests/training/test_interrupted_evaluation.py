@@ -163,17 +163,17 @@ def many_segments(tmp_path, monkeypatch):
 
 def test_another_evaluation_subset_is_scored_from_the_last_checkpoint(tmp_path, many_segments, scored):
   run, changes = tmp_path / 'run', {'run.final_evaluation_tokens': 192}
-  whole = train(run, many_segments)
-  assert (whole['val_tokens'], whole['val_tokens_of']) == (630, 630)
+  on_all = train(run, many_segments)
+  assert (on_all['val_tokens'], on_all['val_tokens_of']) == (630, 630)
   checkpoints, log = steps_in(run / 'checkpoints'), (run / 'metrics.jsonl').read_bytes()
   assert run_directory.is_finished(run, many_segments)
   assert not run_directory.is_finished(run, many_segments.replace(changes))
   scored.clear()
-  part = train(run, many_segments.replace(changes))
-  assert (part['val_tokens'], part['val_tokens_of'], part['resumed_at']) == (189, 630, 40)
-  assert part['val_loss'] != whole['val_loss']
+  on_part = train(run, many_segments.replace(changes))
+  assert (on_part['val_tokens'], on_part['val_tokens_of'], on_part['resumed_at']) == (189, 630, 40)
+  assert on_part['val_loss'] != on_all['val_loss']
   assert (steps_in(run / 'checkpoints'), (run / 'metrics.jsonl').read_bytes()) == (checkpoints, log)
   assert run_directory.is_finished(run, many_segments.replace(changes))
   fresh = train(tmp_path / 'fresh', many_segments.replace(changes))
   names = ('val_loss', 'test_loss', 'val_bits_per_byte', 'test_bits_per_byte', 'unigram_entropy', 'val_tokens')
-  assert [part[name] for name in names] == [fresh[name] for name in names]
+  assert [on_part[name] for name in names] == [fresh[name] for name in names]

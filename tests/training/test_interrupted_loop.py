@@ -69,12 +69,10 @@ def test_a_run_can_be_killed_in_validation_evaluation_and_saving(finished, tmp_p
 @pytest.mark.parametrize('step', [1, 17, 20, 24, 40])  # 20 has an evaluation, 24 a checkpoint, 40 is the last
 def test_a_run_that_is_asked_to_stop_saves_its_step(finished, tmp_path, step):
   earlier = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-  asked: list[int] = []
-  before = (
-    1 + (step - 1) + sum(evaluated < step for evaluated in EVALUATED)
-  )  # at the start, per step, per batch
+  calls: list[int] = []
+  before = 1 + (step - 1) + sum(evaluated < step for evaluated in EVALUATED)  # at the start, per step, per batch
   with pytest.raises(loop.Stopped):
-    train(tmp_path, stop=lambda: len(asked) == before or asked.append(1))
+    train(tmp_path, stop=lambda: len(calls) == before or calls.append(1))
   assert steps_in(tmp_path / 'checkpoints')[0] == step
   assert not (tmp_path / 'result.json').exists()
   logged = [s for s in sorted({*LOGGED, *EVALUATED}) if s <= step]
@@ -170,13 +168,13 @@ def test_a_damaged_log_is_written_again_from_an_earlier_checkpoint(finished, tmp
 def test_extending_at_a_constant_rate_equals_the_longer_run(tmp_path):
   long = CONFIG.replace({'optimizer.schedule': 'constant'})
   short = long.replace({'run.steps': 24})
-  train(tmp_path / 'whole', long)
+  train(tmp_path / 'long', long)
   assert train(tmp_path / 'extended', short)['extended_at'] == []
   run_directory.extend_steps(tmp_path / 'extended', long)
   result = train(tmp_path / 'extended', long)
   assert (result['resumed_at'], result['extended_at'], result['steps']) == (24, [24], 40)
   for a, b in zip(
-    jax.tree.leaves(final_state(tmp_path / 'whole', long)),
+    jax.tree.leaves(final_state(tmp_path / 'long', long)),
     jax.tree.leaves(final_state(tmp_path / 'extended', long)),
     strict=True,
   ):

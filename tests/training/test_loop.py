@@ -123,8 +123,8 @@ def spoil(monkeypatch):
   """Makes the loss of these steps NaN."""
   bad: set[int] = set()
 
-  def spoiled(data, batch_size, seed, start_step, num_steps, own):
-    for step, batch in enumerate(train_batches(data, batch_size, seed, start_step, num_steps, own), start_step + 1):
+  def spoiled(data, batch_size, seed, start_step, num_steps, rows):
+    for step, batch in enumerate(train_batches(data, batch_size, seed, start_step, num_steps, rows), start_step + 1):
       if step in bad:
         batch['weights_BT'] = np.full_like(batch['weights_BT'], np.nan)
       yield batch
@@ -155,8 +155,8 @@ def test_the_first_step_that_is_not_finite_ends_a_run(finished, tmp_path, spoil,
   result = train(tmp_path)
   assert_diverged(tmp_path, result, step)
   assert rows_of(tmp_path)[-1]['train/loss'] is None
-  whole = [row for row in rows_of(finished[0]) if row['step'] < step]
-  assert rows_of(tmp_path)[:-1] == whole
+  logged_before = [row for row in rows_of(finished[0]) if row['step'] < step]
+  assert rows_of(tmp_path)[:-1] == logged_before
   assert result['steps'] in (step, min(step + 1, 40))  # one more may already be dispatched
   state = final_state(tmp_path)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
@@ -169,14 +169,14 @@ def test_a_diverged_run_killed_before_its_result_ends_the_same(tmp_path, monkeyp
   def stop(*args):
     raise Stop
 
-  expected = train(tmp_path / 'whole')
+  expected = train(tmp_path / 'unstopped')
   with monkeypatch.context() as patch:
     patch.setattr(loop, 'result_of', stop)
     with pytest.raises(Stop):
-      train(tmp_path / 'died')
-  assert_diverged(tmp_path / 'died', train(tmp_path / 'died'), 5)
+      train(tmp_path / 'killed')
+  assert_diverged(tmp_path / 'killed', train(tmp_path / 'killed'), 5)
   assert expected['diverged_at'] == 5
-  assert_same_run(tmp_path / 'died', tmp_path / 'whole')
+  assert_same_run(tmp_path / 'killed', tmp_path / 'unstopped')
 
 
 SKIP = CONFIG.replace({'run.on_nonfinite': 'skip'})

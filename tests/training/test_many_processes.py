@@ -31,13 +31,13 @@ def start():
   """Starts the commands of all processes; kills those still running at the end."""
   started: list[subprocess.Popen] = []
 
-  def start(place: Path, count: int = 2) -> list[subprocess.Popen]:
+  def start(folder: Path, count: int = 2) -> list[subprocess.Popen]:
     with socket.create_server(('localhost', 0)) as free:
       where = [f'--coordinator=localhost:{free.getsockname()[1]}', f'--num_processes={count}']
     for index in range(count):
       started.append(
         subprocess.Popen(
-          [*COMMAND, *where, f'--process_id={index}'], cwd=place, env=os.environ | QUICK, stdout=subprocess.PIPE,
+          [*COMMAND, *where, f'--process_id={index}'], cwd=folder, env=os.environ | QUICK, stdout=subprocess.PIPE,
           stderr=subprocess.STDOUT, text=True,
         )
       )  # fmt: skip

@@ -34,14 +34,14 @@ def test_accumulation_reduces_the_memory_of_the_logits():
 
 
 def test_the_memory_limit_of_a_container_counts(tmp_path):
-  whole = memory_of_machine(tmp_path)
-  for text, expected in (('max', whole), (str(2**30), 2**30), (str(2**62), whole)):
+  unlimited = memory_of_machine(tmp_path)
+  for text, expected in (('max', unlimited), (str(2**30), 2**30), (str(2**62), unlimited)):
     (tmp_path / 'memory.max').write_text(text + '\n')
     assert memory_of_machine(tmp_path) == expected
 
 
 @pytest.mark.parametrize(
-  'asked',
+  'flags',
   [
     ['--config.model.d_model=400000'],
     ['--config.model.num_layers=2000000000'],
@@ -50,9 +50,9 @@ def test_the_memory_limit_of_a_container_counts(tmp_path):
     ['--config.model.vocab_size=2000000000'],
   ],
 )
-def test_train_refuses_a_run_that_does_not_fit(tmp_path, monkeypatch, capfd, asked):
+def test_train_refuses_a_run_that_does_not_fit(tmp_path, monkeypatch, capfd, flags):
   monkeypatch.chdir(tmp_path)
-  assert run_main('--name=mine', *asked) == 2
+  assert run_main('--name=mine', *flags) == 2
   message = capfd.readouterr().err
   assert 'take at least' in message
   assert message.count('\n') == 1

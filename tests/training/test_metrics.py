@@ -79,18 +79,18 @@ def test_full_adds_names():
   metrics = step_metrics(CONFIG, positions=3)
   named = named_metrics(metrics)
   plain = named_metrics(step_metrics(CONFIG)).keys()
-  places = [f'block_0{layer}/{name}' for layer in (0, 1) for name in ('attention', 'feed_forward')]
+  sites = [f'block_0{layer}/{name}' for layer in (0, 1) for name in ('attention', 'feed_forward')]
   heads = [f'block_0{layer}/head_{head}' for layer in (0, 1) for head in (0, 1)]
-  more = {f'stream_gradient_by_position/{place}/{part}' for place in places for part in PARTS}
+  more = {f'stream_gradient_by_position/{site}/{part}' for site in sites for part in PARTS}
   more |= {'stream_gradient_by_position/output/total', 'silent_units/block_00', 'silent_units/block_01'}
   by_sublayer = ('branch_rms', 'branch_ratio', 'branch_cosine', 'relative_residual')
-  more |= {f'{name}/{place}' for name in by_sublayer for place in places}
+  more |= {f'{name}/{site}' for name in by_sublayer for site in sites}
   more |= {f'{name}/{head}' for name in ('attention_entropy', 'largest_logit') for head in heads}
   assert named.keys() == plain | more
   assert named['largest_logit/block_01/head_0'] == float(metrics['stats']['max']['largest_logit'][1, 0])
   assert named['relative_residual/block_01/attention'] == metrics['stats']['mean']['relative_residual']['attention'][1]
-  for place in places:
-    totals, whole = (named[f'{kind}/{place}/total'] for kind in ('stream_gradient_by_position', 'stream_gradient'))
+  for site in sites:
+    totals, whole = (named[f'{kind}/{site}/total'] for kind in ('stream_gradient_by_position', 'stream_gradient'))
     assert [type(value) for value in totals] == [float] * 3
     assert sum(total**2 for total in totals) == pytest.approx(whole**2)
 
@@ -101,11 +101,11 @@ def test_every_name_has_the_right_number():
   norms = metrics['parameter_norms']['grad_norm']
   blocks = norms['blocks']
   for layer in (0, 1):
-    place = f'grad_norm/block_{layer:02d}'
-    assert named[f'{place}/attention/query'] == blocks['attention']['query']['kernel'][layer]
-    assert named[f'{place}/attention/query/bias'] == blocks['attention']['query']['bias'][layer]
-    assert named[f'{place}/feed_forward_norm/gain'] == blocks['feed_forward_norm']['gain'][layer]
-    assert named[f'{place}/attention_scale'] == blocks['attention_scale'][layer]
+    site = f'grad_norm/block_{layer:02d}'
+    assert named[f'{site}/attention/query'] == blocks['attention']['query']['kernel'][layer]
+    assert named[f'{site}/attention/query/bias'] == blocks['attention']['query']['bias'][layer]
+    assert named[f'{site}/feed_forward_norm/gain'] == blocks['feed_forward_norm']['gain'][layer]
+    assert named[f'{site}/attention_scale'] == blocks['attention_scale'][layer]
     update, param = (metrics['parameter_norms'][kind]['blocks'] for kind in ('update_norm', 'param_norm'))
     query = (update['attention']['query']['kernel'][layer], param['attention']['query']['kernel'][layer])
     names = (f'{kind}/block_{layer:02d}/attention/query' for kind in ('update_norm', 'param_norm', 'update_ratio'))

@@ -54,9 +54,7 @@ def test_a_run_whose_directory_is_deleted_stops_without_creating_it(tmp_path):
         time.sleep(0.01)
       shutil.rmtree(tmp_path / 'run')
 
-  with pytest.raises(
-    locks.Moved, match=r'deleted .*while in use'
-  ):  # a save may have created the folder again
+  with pytest.raises(locks.Moved, match=r'deleted .*while in use'):  # a save may have created the folder again
     train(tmp_path / 'run', report=report)
   assert not (tmp_path / 'run').exists()
 

@@ -66,9 +66,7 @@ def test_an_unwritable_output_folder_is_refused(tmp_path, monkeypatch):
   (tmp_path / 'file').touch()
   with pytest.raises(ConfigError, match='file is a file, where a folder is needed'):
     check_output(tmp_path / 'file/b', '--out')
-  monkeypatch.setattr(
-    os, 'access', lambda path, mode: False
-  )  # as on a read-only file system
+  monkeypatch.setattr(os, 'access', lambda path, mode: False)  # as on a read-only file system
   with pytest.raises(ConfigError, match='is not writable: choose another folder'):
     check_output(tmp_path / 'a', '--out')
 

@@ -45,20 +45,20 @@ def compilations(monkeypatch):
 
 
 def test_three_programs_serve_all_seeds(compilations):
-  made = programs.programs_for(CONFIG)
+  compiled = programs.programs_for(CONFIG)
   assert compilations == ['init', 'train_step', 'evaluation_step']
-  assert programs.programs_for(CONFIG.replace({'run.init_seed': 3, 'data.seed': 5})) is made
+  assert programs.programs_for(CONFIG.replace({'run.init_seed': 3, 'data.seed': 5})) is compiled
   assert len(compilations) == 3
-  zero, one = made.init(np.uint32(0)), made.init(np.uint32(1))
+  zero, one = compiled.init(np.uint32(0)), compiled.init(np.uint32(1))
   assert (int(one.step), int(one.init_seed)) == (0, 1)
-  assert same_bits(zero, made.init(np.uint32(0)))
+  assert same_bits(zero, compiled.init(np.uint32(0)))
   assert not same_bits(zero.params, one.params)
 
   few, many = batch_of(4), batch_of(programs.evaluation_size(CONFIG))
   many['weights_BT'][4:] = 0  # its first rows are those of the small batch
-  nats, scored = made.evaluation_step(zero.params, many)
+  nats, scored = compiled.evaluation_step(zero.params, many)
   assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(zero.params))
-  after, metrics = made.train_step(zero, few)
+  after, metrics = compiled.train_step(zero, few)
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves((zero.params, zero.optimizer)))  # donated
   assert float(metrics['scalars']['train/loss']) == pytest.approx(float(nats / scored), rel=1e-5)
   assert (int(after.step), float(scored)) == (1, 32)

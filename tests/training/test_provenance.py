@@ -49,7 +49,7 @@ def test_every_setting_that_programs_depend_on_is_classified():
   assert set(jax_config.trace_context_names()) - recorded == NO_NUMBERS
 
 
-ASK = """
+SCRIPT = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from training.provenance import settings
@@ -72,9 +72,9 @@ print(json.dumps(settings()))
   ],
 )
 def test_a_setting_from_the_environment_is_recorded(name, value, recorded, as_):
-  asked = [sys.executable, '-c', ASK, str(PROJECT)]
+  command = [sys.executable, '-c', SCRIPT, str(PROJECT)]
   plain, changed = (
-    json.loads(subprocess.run(asked, env=os.environ | more, check=True, capture_output=True, text=True).stdout)
+    json.loads(subprocess.run(command, env=os.environ | more, check=True, capture_output=True, text=True).stdout)
     for more in ({}, {name: value})
   )
   assert {key: value for key, value in changed.items() if plain.get(key) != value} == {recorded: as_}
@@ -98,10 +98,13 @@ def test_a_changed_environment_gives_a_note_with_the_changes(tmp_path):
   assert record_environment(tmp_path, 'one', resumed=False) is None
   assert record_environment(tmp_path, 'one', resumed=True) is None
   path = tmp_path / 'environment.json'
-  kept = read_json(path)
-  assert kept['code'] == code_version()
-  versions, rbg = kept['versions'] | {'jax': '0.1'}, kept['settings'] | {'jax_default_prng_impl': 'rbg', 'XLA_OLD': '1'}
-  write_sealed(path, kept | {'layout': '8 tpu device(s)', 'versions': versions, 'settings': rbg})
+  recorded = read_json(path)
+  assert recorded['code'] == code_version()
+  versions, rbg = (
+    recorded['versions'] | {'jax': '0.1'},
+    recorded['settings'] | {'jax_default_prng_impl': 'rbg', 'XLA_OLD': '1'},
+  )
+  write_sealed(path, recorded | {'layout': '8 tpu device(s)', 'versions': versions, 'settings': rbg})
   note = record_environment(tmp_path, 'one', resumed=True)
   for what in (
     'layout was 8 tpu device(s), is 1 cpu device(s)', f'jax was 0.1, is {jax.__version__}',

@@ -50,14 +50,16 @@ def test_a_run_resumes_from_its_newest_checkpoint(run):
 
 def test_a_field_missing_from_a_checkpoint_has_its_default(tmp_path, monkeypatch):
   """The checkpoint of an older version lacks a newer field."""
-  whole = {**run_directory.identity(CONFIG), 'data_checksum': DATA.checksum}
-  older = {path: value for path, value in whole.items() if path not in ('model.remat', 'optimizer.accumulate')}
+  identity_and_data = {**run_directory.identity(CONFIG), 'data_checksum': DATA.checksum}
+  older = {
+    path: value for path, value in identity_and_data.items() if path not in ('model.remat', 'optimizer.accumulate')
+  }
   monkeypatch.setattr(resume, '_identity', lambda config, checksum: older)
   run = made_run.make_run(tmp_path, CONFIG, DATA)
   monkeypatch.undo()
   check_start(run, CONFIG, DATA.checksum)
   _, about, resumed_at, notes = start(run)
-  assert (resumed_at, notes, about['run']) == (36, [], whole)
+  assert (resumed_at, notes, about['run']) == (36, [], identity_and_data)
   with pytest.raises(ConfigError, match=r'run \(optimizer\.accumulate is 1 there, 2 here\)'):
     check_start(run, CONFIG.replace({'optimizer.accumulate': 2}), DATA.checksum)
 

@@ -194,11 +194,11 @@ def test_dropout_depends_on_the_step_and_the_seed():
     _, (metrics,) = run(config, state_of(config, step=step, init_seed=seed), [batch_of(0)])
     return float(metrics['scalars']['train/loss'])
 
-  places = [(0, 0), (1, 0), (0, 1), (1, 1)]
-  losses = [loss(DROPOUT, *place) for place in places]
+  steps_and_seeds = [(0, 0), (1, 0), (0, 1), (1, 1)]
+  losses = [loss(DROPOUT, *pair) for pair in steps_and_seeds]
   assert len(set(losses)) == 4
-  assert [loss(DROPOUT, *place) for place in places] == losses
-  assert len({loss(CONFIG, *place) for place in places}) == 1  # without dropout nothing is random
+  assert [loss(DROPOUT, *pair) for pair in steps_and_seeds] == losses
+  assert len({loss(CONFIG, *pair) for pair in steps_and_seeds}) == 1  # without dropout nothing is random
 
 
 def test_a_step_is_pure():

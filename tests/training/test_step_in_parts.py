@@ -20,8 +20,8 @@ WHOLE = PARTS.replace({'optimizer.accumulate': 1})
 def assert_same_measures(one, other):
   """Compares all metrics of two steps; inner products relative to the norms of their factors."""
   sizes = jax.tree.map(lambda tap: np.sqrt(tap[..., 0] * tap[..., 1]), one['stream_gradient'])
-  for place, size in sizes.items():
-    a, b = one['stream_gradient'][place], other['stream_gradient'][place]
+  for site, size in sizes.items():
+    a, b = one['stream_gradient'][site], other['stream_gradient'][site]
     np.testing.assert_allclose(a[..., :2], b[..., :2], rtol=1e-5, atol=1e-9)
     assert (np.abs(a[..., 2] - b[..., 2]) <= 1e-5 * size + 1e-9).all()
   for kind in ('scalars', 'stats', 'parameter_norms'):

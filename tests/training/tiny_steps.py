@@ -1,4 +1,4 @@
-"""What the tests of a training step share: tiny configs, their compiled programs, batches, states, distances."""
+"""Shared by the tests of the training step: tiny configs, their compiled programs, batches, states, distances."""
 
 import functools
 
@@ -23,7 +23,7 @@ CONFIG = Config(
 ONES = np.ones((8, 8), np.float32)
 QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
 quick_jit = functools.partial(jax.jit, compiler_options=QUICK)
-# The update is the clipped gradient itself, and nothing stands between the stream and the head.
+# The update is the clipped gradient, and there is no norm between the stream and the head.
 GRADIENT = CONFIG.replace({
   'optimizer.name': 'sgd', 'optimizer.beta1': 0.0, 'optimizer.learning_rate': 1.0, 'optimizer.schedule': 'constant',
   'optimizer.warmup_steps': 0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.5, 'model.norm_placement': 'none',
@@ -55,7 +55,7 @@ def compiled_logits(config: ModelConfig):
 
 
 def batch_of(number: int) -> dict[str, np.ndarray]:
-  """Tokens that a model can learn to predict, from arithmetic alone; here and there a target does not count."""
+  """Predictable tokens, computed without random numbers; some targets have weight 0."""
   row, position = np.indices((8, 9))
   tokens = ((3 + number % 2) * position + 5 * row + number) % 11
   weights = ((row + position + number) % 5 > 0)[:, 1:]
@@ -74,7 +74,7 @@ def bad_batch() -> dict[str, np.ndarray]:
 
 
 def random_params(config: Config, seed: int = 0):
-  """Parameters of ordinary size that no initialisation chose."""
+  """Random parameters of ordinary size, not those of an initialisation."""
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf):

@@ -1,4 +1,4 @@
 """In: configs, metrics and training states.
 
-Out: the files of a run directory, written whole or not at all, and read back.
+Out: the files of a run directory, written atomically, and read back.
 """

@@ -128,9 +128,11 @@ def check_free(directory: Path) -> None:
 
   If the run is trained but not claimed, its command was killed: this waits until its worker has saved and exited.
   """
-  if who := claimant(directory):
-    raise _refusal(directory, who)
-  _wait_for(lambda: trainer(directory) is None, directory / LOCK, RELEASE_WITHIN, lambda who: _refusal(directory, who))
+  if process := claimant(directory):
+    raise _refusal(directory, process)
+  _wait_for(
+    lambda: trainer(directory) is None, directory / LOCK, RELEASE_WITHIN, lambda process: _refusal(directory, process)
+  )
 
 
 def trainer(directory: Path) -> str | None:
@@ -140,8 +142,8 @@ def trainer(directory: Path) -> str | None:
 
 def claimant(directory: Path) -> str | None:
   """The command that has claimed the run, as `process 12 on host`, or None."""
-  if who := lock_files.holder(_lock_file(directory / CLAIM)):
-    return who
+  if process := lock_files.holder(_lock_file(directory / CLAIM)):
+    return process
   with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open(_claims_of(directory), 'r') as file:
     try:
       return None if _lock_byte(file, directory, fcntl.F_RDLCK) else _name_in(directory / CLAIM)
@@ -153,8 +155,8 @@ def claimant(directory: Path) -> str | None:
 
 def holder(path: Path) -> str | None:
   """The process that holds a lock, as `process 12 on host`, or None; writes nothing."""
-  if who := lock_files.holder(_lock_file(path)):
-    return who
+  if process := lock_files.holder(_lock_file(path)):
+    return process
   with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open(path, 'r') as file:
     end = time.monotonic() + QUERY_WITHIN
     try:
@@ -204,10 +206,10 @@ def _wait_for(
   while not (gained := attempt()):
     waited = time.monotonic() - start
     if waited > max(patience, QUERY_WITHIN):
-      who = holder(path) or 'another process'
+      process = holder(path) or 'another process'
       if refusal or patience < ANNOUNCE_AFTER:
-        raise refusal(who) if refusal else _refusal(path.parent, who)
-      raise ConfigError(f'{path} has been held by {who} for {patience:.0f} s: stop that, or try again later')
+        raise refusal(process) if refusal else _refusal(path.parent, process)
+      raise ConfigError(f'{path} has been held by {process} for {patience:.0f} s: stop that, or try again later')
     if waited > ANNOUNCE_AFTER and not announced:
       announced = True
       print(f'waiting for {holder(path) or "another process"} to release {path}', file=sys.stderr)
@@ -215,8 +217,8 @@ def _wait_for(
   return gained
 
 
-def _refusal(directory: Path, who: str | None) -> ConfigError:
-  return ConfigError(f'{directory} is being trained by {who or "another process"}: wait for it, or stop it')
+def _refusal(directory: Path, process: str | None) -> ConfigError:
+  return ConfigError(f'{directory} is being trained by {process or "another process"}: wait for it, or stop it')
 
 
 def _flock(file: IO, kind: int) -> bool:

@@ -40,13 +40,13 @@ class MetricsLog:
     path = directory / 'metrics.jsonl'
     check_mark(path, mark)
     content = path.read_bytes() if path.exists() else b''
-    kept, dropped = content[: mark['bytes']], content[mark['bytes'] :]
+    prefix, dropped = content[: mark['bytes']], content[mark['bytes'] :]
     self.note = None if _is_intact(dropped) else f'the end of {path} was damaged: truncated to the checkpoint'
-    rows = [json.loads(line) for line in kept.splitlines()]
+    rows = [json.loads(line) for line in prefix.splitlines()]
     last_written = path.stat().st_mtime if path.exists() else 0.0  # for rows without a time, of older versions
-    write_atomically(path, kept)
+    write_atomically(path, prefix)
     self._times = TimesLog(directory, {row['step'] for row in rows})
-    self._hash = hashlib.sha256(kept)
+    self._hash = hashlib.sha256(prefix)
     self._file = path.open('a', encoding='utf8')
     folder = directory / 'tensorboard'
     if folder.exists():

@@ -38,8 +38,8 @@ def test_two_commands_claim_different_runs_of_one_experiment(tmp_path):
   with held_elsewhere(claim_of(*runs[:2])) as first:
     with locks.claimed(runs[2:]):
       locks.check_free(runs[3].with_name('seed_4'))
-    for asked in ([runs[1]], [runs[3], runs[0]]):
-      with pytest.raises(ConfigError, match=f'is being trained by process {first.pid}'), locks.claimed(asked):
+    for refused in ([runs[1]], [runs[3], runs[0]]):
+      with pytest.raises(ConfigError, match=f'is being trained by process {first.pid}'), locks.claimed(refused):
         pass
     assert locks.claimant(runs[3]) is None  # claimed before the refusal, now free again
   assert all(locks.claimant(run) is None for run in runs)

@@ -81,9 +81,7 @@ def test_a_line_is_in_the_file_when_write_returns(tmp_path):
 def test_a_reopened_log_is_truncated_to_the_mark(tmp_path, last_step):
   marks = write(tmp_path, ROWS)
   (written,) = (tmp_path / 'tensorboard').iterdir()
-  written.rename(
-    written.with_name('events.out.tfevents.1.earlier')
-  )  # named by the second
+  written.rename(written.with_name('events.out.tfevents.1.earlier'))  # named by the second
   kept = {step: row for step, row in ROWS.items() if step <= last_step}
   added = {last_step + 1: {'train/loss': 0.5}, last_step + 7: {'train/loss': 0.25, 'validation/loss': 0.125}}
   write(tmp_path, added, marks[last_step])

@@ -8,9 +8,7 @@ from training.digests import Damaged
 from training.run_files.result import is_unchecked, read_result, write_result
 
 RESULT = made_result.RESULT
-OLD = {
-  name: value for name, value in RESULT.items() if name != 'code'
-}  # of an older version, without checksum
+OLD = {name: value for name, value in RESULT.items() if name != 'code'}  # of an older version, without checksum
 
 
 def write(directory, content) -> None:
@@ -39,19 +37,19 @@ def test_any_changed_digit_is_damage(tmp_path):
   """Changes each digit of the file in turn."""
   content = write_result(tmp_path, RESULT).read_text()
   seen = 0
-  for place, character in enumerate(content):
+  for offset, character in enumerate(content):
     if character.isdigit():
-      write(tmp_path, content[:place] + str((int(character) + 1) % 10) + content[place + 1 :])
+      write(tmp_path, content[:offset] + str((int(character) + 1) % 10) + content[offset + 1 :])
       with pytest.raises(Damaged, match=r'result\.json is damaged \(.*\): the command that trained the run eval'):
         read_result(tmp_path)
       seen += 1
   assert seen > 100
 
 
-@pytest.mark.parametrize('gone', ['sha256', 'val_loss', 'code', 'status'])
-def test_a_missing_field_is_damage(tmp_path, gone):
+@pytest.mark.parametrize('missing', ['sha256', 'val_loss', 'code', 'status'])
+def test_a_missing_field_is_damage(tmp_path, missing):
   stored = json.loads(write_result(tmp_path, RESULT).read_text())
-  del stored[gone]
+  del stored[missing]
   write(tmp_path, stored)
   with pytest.raises(Damaged):
     read_result(tmp_path)

@@ -103,16 +103,16 @@ def test_a_field_that_the_stored_config_lacks_counts_as_its_default(directory):
     run_directory.check(directory, Config().replace({'model.remat': True}))
 
 
-@pytest.mark.parametrize('place', ['runs', 'runs/block', 'runs/block/baseline/seed_0'])
-def test_a_file_in_the_way_is_named(directory, tmp_path, place):
-  (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-  (tmp_path / place).write_text('mine')
+@pytest.mark.parametrize('obstacle', ['runs', 'runs/block', 'runs/block/baseline/seed_0'])
+def test_a_file_in_the_way_is_named(directory, tmp_path, obstacle):
+  (tmp_path / obstacle).parent.mkdir(parents=True, exist_ok=True)
+  (tmp_path / obstacle).write_text('mine')
   with pytest.raises(ConfigError) as error:
     run_directory.prepare(directory, Config())
   assert str(error.value) == (
-    f'{tmp_path / place} is a file, where a folder is needed: move it, or choose another --workdir'
+    f'{tmp_path / obstacle} is a file, where a folder is needed: move it, or choose another --workdir'
   )
-  assert content_of(tmp_path) == {str(tmp_path / place): b'mine'}
+  assert content_of(tmp_path) == {str(tmp_path / obstacle): b'mine'}
 
 
 def test_a_damaged_config_is_not_overwritten(directory):

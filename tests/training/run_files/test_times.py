@@ -16,11 +16,11 @@ def wall_times(directory: Path) -> dict[int, float]:
   """The times in TensorBoard files; each record has a length, its checksum of 4 bytes, the event, its checksum."""
   found = {}
   for path in (directory / 'tensorboard').iterdir():
-    content, place = path.read_bytes(), 0
-    while place < len(content):
-      length = int.from_bytes(content[place : place + 8], 'little')
-      event = Event.FromString(content[place + 12 : place + 12 + length])
-      place += length + 16
+    content, offset = path.read_bytes(), 0
+    while offset < len(content):
+      length = int.from_bytes(content[offset : offset + 8], 'little')
+      event = Event.FromString(content[offset + 12 : offset + 12 + length])
+      offset += length + 16
       if event.summary.value:
         found[event.step] = event.wall_time
   return found

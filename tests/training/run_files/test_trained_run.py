@@ -23,10 +23,10 @@ CONFIG = Config().replace({
 def trained(tmp_path_factory):
   """A run with checkpoints of 24 and 36: every parameter is the step, every average twice that."""
   with pytest.MonkeyPatch.context() as patch:
-    whole = made_run.state_at
+    state_of = made_run.state_at
 
     def state_at(step, config):
-      state = whole(step, config)
+      state = state_of(step, config)
       return type(state)(**vars(state) | {'ema': jax.tree.map(lambda leaf: 2 * leaf, state.ema)})
 
     patch.setattr(made_run, 'state_at', state_at)
@@ -80,9 +80,9 @@ DAMAGE = {
 
 @pytest.mark.parametrize('message', DAMAGE)
 def test_an_unloadable_run_is_an_error_of_one_line(run, message):
-  damage, asked = DAMAGE[message]
+  damage, arguments = DAMAGE[message]
   damage(run)
   with pytest.raises(ConfigError) as error:
-    load_params(run, **asked)
+    load_params(run, **arguments)
   assert message in str(error.value)
   assert '\n' not in str(error.value)
