@@ -132,7 +132,7 @@ class ProgressDisplay:
     self._print(f'{run.label}: {status.replace("_", " ")}{last.format_loss(", training loss ")} {count}')
 
   def stopping(self) -> None:
-    """The workers have been told to stop."""
+    """The workers have been sent a stop signal."""
     self._print('stopping: each run finishes its step and saves a checkpoint (press Ctrl-C again to quit at once)')
 
   def stopped(self, run: Run, saved: bool) -> None:

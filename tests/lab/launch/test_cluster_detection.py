@@ -51,9 +51,9 @@ def test_the_private_classes_are_those_of_this_version_of_jax():
 
 @pytest.mark.parametrize(('environment', 'host'), [(STEP, 'node07'), (OPEN_MPI, '10.96.0.1')])
 def test_the_process_group_of_a_scheduler_is_detected(environment, host, monkeypatch):
-  found = detect_with(monkeypatch, environment)
-  assert re.fullmatch(rf'{host}:\d+', found.coordinator)
-  assert (found.count, found.index, found.local_index) == (3, 2, 0)
+  group = detect_with(monkeypatch, environment)
+  assert re.fullmatch(rf'{host}:\d+', group.coordinator)
+  assert (group.count, group.index, group.local_index) == (3, 2, 0)
 
 
 @pytest.mark.parametrize(

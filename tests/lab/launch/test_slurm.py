@@ -52,17 +52,17 @@ def test_an_invalid_time_limit_is_rejected(text):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def cwd(tmp_path, monkeypatch):
   """The current directory of the command."""
-  (tmp_path / 'place').mkdir()
-  monkeypatch.chdir(tmp_path / 'place')
-  return tmp_path / 'place'
+  (tmp_path / 'cwd').mkdir()
+  monkeypatch.chdir(tmp_path / 'cwd')
+  return tmp_path / 'cwd'
 
 
 BLOCK = ['--experiment=block', '--variants=baseline,relu', '--seeds=0,1,2', '--launcher=slurm']
 
 
-def test_a_dry_run_prints_the_script_and_writes_nothing(place, capfd):
+def test_a_dry_run_prints_the_script_and_writes_nothing(cwd, capfd):
   resources = [
     '--slurm_partition=gpu', '--slurm_time=1-2:30', '--slurm_gpus=1', '--slurm_cpus=4', '--slurm_mem=16G',
     '--slurm_account=lab',
@@ -76,15 +76,15 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(place, capfd):
     '6 of 6 runs would be trained',
   ]
   options = dict(re.findall(r'^#SBATCH --([\w-]+)=?(.*)$', script, re.MULTILINE))
-  assert options.pop('output').startswith(f'{place}/runs/block/slurm/')
-  assert options.pop('error').startswith(f'{place}/runs/block/slurm/')
+  assert options.pop('output').startswith(f'{cwd}/runs/block/slurm/')
+  assert options.pop('error').startswith(f'{cwd}/runs/block/slurm/')
   assert options == {
     'array': '0-5%6', 'partition': 'gpu', 'time': '1590', 'gpus-per-node': '1', 'cpus-per-task': '4', 'mem': '16G',
     'account': 'lab', 'requeue': '', 'signal': 'USR2@90', 'job-name': 'block', 'nodes': '1', 'open-mode': 'append',
   }  # fmt: skip
   assert f'export PYTHONPATH={shlex.quote(str(worker_pool.PROJECT))}$' in script
   assert re.search(r'^srun .* --cpus-per-task=4 .* -m submitit', script, re.MULTILINE)
-  assert list(place.iterdir()) == []
+  assert list(cwd.iterdir()) == []
 
 
 def test_options_without_a_flag_are_left_to_the_cluster(tmp_path):
@@ -102,47 +102,47 @@ INJECTIONS = [
 
 @pytest.mark.parametrize('text', INJECTIONS)
 @pytest.mark.parametrize('flag', ['partition', 'account', 'mem', 'time'])
-def test_values_that_could_inject_into_the_script_are_rejected(place, capfd, flag, text):
+def test_values_that_could_inject_into_the_script_are_rejected(cwd, capfd, flag, text):
   assert run_main(*BLOCK, '--dry_run', f'--slurm_{flag}={text}') == 2
   output, error = capfd.readouterr()
   assert (output, error.count('\n')) == ('', 1)
   assert error.startswith(f'train.py: --slurm_{flag}=')
-  assert list(place.iterdir()) == []
+  assert list(cwd.iterdir()) == []
 
 
 @pytest.mark.parametrize(
   ('flag', 'text'),
   [('partition', 'gpu,gpu-long_2.b'), ('account', 'lab+x'), ('mem', '16g'), ('mem', '0'), ('mem', '128GB')],
 )
-def test_valid_values_are_passed_to_sbatch(place, capfd, flag, text):
+def test_valid_values_are_passed_to_sbatch(cwd, capfd, flag, text):
   assert run_main(*BLOCK, '--dry_run', f'--slurm_{flag}={text}') == 0
   assert f'#SBATCH --{flag}={text}\n' in capfd.readouterr().out
 
 
 @pytest.mark.parametrize('name', ['a b', "it's", 'say "x"', '$(touch hacked)', ';#x', '*', 'é', '[b]red[/b]'])
-def test_a_workdir_is_quoted_as_one_word_in_the_script(place, capfd, name):
-  assert run_main(*BLOCK, '--dry_run', f'--workdir={place / name}') == 0
+def test_a_workdir_is_quoted_as_one_word_in_the_script(cwd, capfd, name):
+  assert run_main(*BLOCK, '--dry_run', f'--workdir={cwd / name}') == 0
   script = capfd.readouterr().out.partition('#!/bin/bash\n')[2]
   (output,) = re.findall('^#SBATCH --output=(.*)$', script, re.MULTILINE)
   assert len(shlex.split(output)) == 1
-  assert shlex.split(output)[0].startswith(f'{place / name}/block/slurm/')
+  assert shlex.split(output)[0].startswith(f'{cwd / name}/block/slurm/')
   (command,) = re.findall('^srun .*$', script, re.MULTILINE)
-  assert shlex.split(command)[-1].startswith(f'{place / name}/block/slurm/')
+  assert shlex.split(command)[-1].startswith(f'{cwd / name}/block/slurm/')
 
 
 @pytest.mark.parametrize('name', ['100%', '%u', 'a\\b', 'a\nb', 'a\udcff', 'tab\tx'])
-def test_a_workdir_with_a_special_meaning_in_slurm_is_rejected(place, capfd, name):
-  assert run_main(*BLOCK, '--dry_run', f'--workdir={place / name}') == 2
+def test_a_workdir_with_a_special_meaning_in_slurm_is_rejected(cwd, capfd, name):
+  assert run_main(*BLOCK, '--dry_run', f'--workdir={cwd / name}') == 2
   output, error = capfd.readouterr()
   assert (output, error.count('\n')) == ('', 1)
   assert error.startswith('train.py: --workdir=')
-  assert list(place.iterdir()) == []
+  assert list(cwd.iterdir()) == []
 
 
 SLURM = {
-  'sbatch': 'if [ -e {place}/refuse ]; then echo "sbatch: error: invalid partition: gpuu" >&2; exit 1; fi\n'
-  'cp "$1" {place}/script; echo "Submitted batch job 12"',
-  'squeue': 'cat {place}/queue',
+  'sbatch': 'if [ -e {folder}/refuse ]; then echo "sbatch: error: invalid partition: gpuu" >&2; exit 1; fi\n'
+  'cp "$1" {folder}/script; echo "Submitted batch job 12"',
+  'squeue': 'cat {folder}/queue',
   'srun': 'exit 1',
 }
 
@@ -154,19 +154,19 @@ def cluster(tmp_path, monkeypatch):
   folder.mkdir()
   (folder / 'queue').touch()
   for name, body in SLURM.items():
-    (folder / name).write_text('#!/bin/sh\n' + body.format(place=folder))
+    (folder / name).write_text('#!/bin/sh\n' + body.format(folder=folder))
     (folder / name).chmod(0o755)
   monkeypatch.setenv('PATH', str(folder), prepend=os.pathsep)
   return folder
 
 
-def test_only_unfinished_runs_that_are_not_queued_are_submitted(place, cluster, capfd):
+def test_only_unfinished_runs_that_are_not_queued_are_submitted(cwd, cluster, capfd):
   assert run_main(*BLOCK) == 0
   assert 'submitted 6 runs as job 12\n' in capfd.readouterr().out
   assert '--array=0-5%6' in (cluster / 'script').read_text()
-  runs = [place / 'runs' / 'block' / variant / f'seed_{seed}' for seed in range(3) for variant in ('baseline', 'relu')]
+  runs = [cwd / 'runs' / 'block' / variant / f'seed_{seed}' for seed in range(3) for variant in ('baseline', 'relu')]
   assert [read_json(run / 'slurm.json') for run in runs] == [{'job': f'12_{k}'} for k in range(6)]
-  assert len(list(place.glob('runs/block/slurm/*/12_*_submitted.pkl'))) == 6
+  assert len(list(cwd.glob('runs/block/slurm/*/12_*_submitted.pkl'))) == 6
   (cluster / 'script').unlink()
   (cluster / 'queue').write_text('12_0\n12_1\n12_2\n12_3\n12_4\n12_5\n7\n')
   assert run_main(*BLOCK) == 0
@@ -181,13 +181,13 @@ def test_only_unfinished_runs_that_are_not_queued_are_submitted(place, cluster, 
   assert not (runs[1] / run_directory.FAILURE).exists()
 
 
-def test_a_job_that_slurm_rejects_gives_one_line_and_leaves_no_files(place, cluster, capfd):
+def test_a_job_that_slurm_rejects_gives_one_line_and_leaves_no_files(cwd, cluster, capfd):
   (cluster / 'refuse').touch()
   assert run_main(*BLOCK) == 2
   output, error = capfd.readouterr()
   assert output == ''
   assert error == 'train.py: Slurm rejected the job: sbatch: error: invalid partition: gpuu\n'
-  assert list(place.iterdir()) == []
+  assert list(cwd.iterdir()) == []
 
 
 @pytest.fixture

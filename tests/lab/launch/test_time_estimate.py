@@ -61,11 +61,11 @@ def test_the_speed_is_taken_from_comparable_finished_runs(tmp_path):
   for run, speed in zip(runs[:3], (1000.0, 3000.0, 2000.0), strict=True):
     run_directory.prepare(run.directory, run.config)
     made_result.finish(run.directory, tokens_per_second=speed, **HERE)
-  found = time_estimate.estimate_time(runs[3:], {}, ONE_CORE, tmp_path)
-  assert found.seconds == pytest.approx(time_estimate.run_seconds(runs[3].config, 2000.0))
-  assert found.basis == f'from 3 finished runs in {tmp_path}'
-  assert found.sentence(1, 1) == (
-    f'about {time_estimate.format_duration(found.seconds)} for 1 run, compilation not included ({found.basis})'
+  estimate = time_estimate.estimate_time(runs[3:], {}, ONE_CORE, tmp_path)
+  assert estimate.seconds == pytest.approx(time_estimate.run_seconds(runs[3].config, 2000.0))
+  assert estimate.basis == f'from 3 finished runs in {tmp_path}'
+  assert estimate.sentence(1, 1) == (
+    f'about {time_estimate.format_duration(estimate.seconds)} for 1 run, compilation not included ({estimate.basis})'
   )
   deep = planned(tmp_path, deep={'model.num_layers': 4}, deeper={'model.num_layers': 6})
   by_flops = time_estimate.estimate_time(deep[:1], {}, ONE_CORE, tmp_path).seconds
@@ -87,9 +87,9 @@ def test_runs_of_a_very_different_size_are_not_used(tmp_path, toy):
   runs = planned(tmp_path, toy=toy, real={'model.num_layers': 8})
   run_directory.prepare(runs[0].directory, runs[0].config)
   made_result.finish(runs[0].directory, tokens_per_second=1000.0, **HERE)
-  found = time_estimate.estimate_time(runs[1:2], {}, ONE_CORE, tmp_path)
-  assert found.basis.startswith('rough: ')
-  assert found.seconds == pytest.approx(
+  estimate = time_estimate.estimate_time(runs[1:2], {}, ONE_CORE, tmp_path)
+  assert estimate.basis.startswith('rough: ')
+  assert estimate.seconds == pytest.approx(
     time_estimate.run_seconds(runs[1].config, 2e9 / flops_per_token(runs[1].config.model, 64))
   )
   mixed = time_estimate.estimate_time(
@@ -103,10 +103,10 @@ def test_runs_of_another_machine_are_not_used(tmp_path, other):
   runs = planned(tmp_path, a={'model.num_layers': 2}, b={'model.num_layers': 3})
   run_directory.prepare(runs[0].directory, runs[0].config)
   made_result.finish(runs[0].directory, tokens_per_second=1000.0, **(HERE | other))
-  found = time_estimate.estimate_time(runs[1:2], {}, ONE_CORE, tmp_path)
+  estimate = time_estimate.estimate_time(runs[1:2], {}, ONE_CORE, tmp_path)
   flops = flops_per_token(runs[1].config.model, 64)
-  assert found.seconds == pytest.approx(time_estimate.run_seconds(runs[1].config, 2e9 / flops))
-  assert found.basis == 'rough: assumes half the speed of a large matrix product here, 4 GFLOP/s'
+  assert estimate.seconds == pytest.approx(time_estimate.run_seconds(runs[1].config, 2e9 / flops))
+  assert estimate.basis == 'rough: assumes half the speed of a large matrix product here, 4 GFLOP/s'
 
 
 def test_there_is_no_estimate_for_a_gpu_without_finished_runs(tmp_path, monkeypatch):
