@@ -157,7 +157,7 @@ def _deviations(
   free = TUNED_PATHS if first.result.get('learning_rate_tuned') else ()
   config = {**DEFAULTS, **first.config}
   return [
-    f'{path} is {format_value(config[path])}, but the variant declares {format_value(value)}'
+    f'{path} is {format_value(config[path])} (declared {format_value(value)})'
     for path, value in declared[variant].items()
     if path in config and path not in free and config[path] != value
   ]

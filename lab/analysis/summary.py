@@ -128,7 +128,7 @@ def _tuning_entry(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
   mismatches = tuning_mismatches(tuning, pooled, runs.experiment)
   if mismatches:
     described['sentence'] = (
-      f'by a tuning that does not apply to these runs: {wording.join_phrases(mismatches, comparability.SHOWN)}'
+      f'the tuning does not apply to these runs: {wording.join_phrases(mismatches, comparability.SHOWN)}'
     )
   return {**described, 'holds': not mismatches, 'contradictions': mismatches}
 

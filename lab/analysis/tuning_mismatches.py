@@ -19,7 +19,7 @@ def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: E
     if chosen is None:
       lines.append(f'{run.variant} was not tuned')
     elif own != chosen:
-      lines.append(f'{run.variant} runs at {_setting(own)}, but the tuning chose {_setting(chosen)}')
+      lines.append(f'{run.variant} runs at {_setting(own)} (tuned: {_setting(chosen)})')
     declared = experiment.variants[run.variant]
     if dict(tuning.about['variants'].get(run.variant, declared)) != dict(declared):
       lines.append(f'{run.variant} was tuned with other changes')
@@ -28,7 +28,7 @@ def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: E
       lines.append('the tuning read another text')
     free = {*declared, *TUNED_PATHS, PART, *(TEXT_PATHS if same_text else ())}
     lines += [
-      f'{path} was {wording.format_value(settings[path])} in the tuning, and is {wording.format_value(value)}'
+      f'{path} is {wording.format_value(value)} ({wording.format_value(settings[path])} in the tuning)'
       for path, value in comparable_settings(run).items()
       if path in settings and path not in free and value != settings[path]
     ]
@@ -38,4 +38,4 @@ def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: E
 
 
 def _setting(setting: tuple[float, int]) -> str:
-  return f'learning rate {wording.format_number(setting[0])} with warm-up {setting[1]}'
+  return f'learning rate {wording.format_number(setting[0])} with warm-up {setting[1]} steps'

@@ -17,7 +17,7 @@ def format_effect(comparison: Comparison, unit: str) -> str:
 
 
 def describe_conditions(own: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
-  """The conditions of a verdict: learning rate 4e-3 (shared), warm-up 20, fan_in with depth scale.
+  """The conditions of a verdict: learning rate 4e-3 (shared), warm-up 20 steps, initialisation fan_in and so on.
 
   Args:
     own: the variant's entry in the summary.
@@ -28,9 +28,9 @@ def describe_conditions(own: Mapping[str, Any], baseline: Mapping[str, Any]) -> 
   if rate != theirs:
     notes.append(f'baseline {theirs}')
   parts = [f'learning rate {rate} ({"; ".join(notes)})']
-  for prefix, key in (('warm-up ', 'warmup_steps'), ('', 'initialisation')):
+  for name, key, unit in (('warm-up', 'warmup_steps', ' steps'), ('initialisation', 'initialisation', '')):
     differs = f' (baseline {baseline[key]})' if own[key] != baseline[key] else ''
-    parts.append(f'{prefix}{own[key]}{differs}')
+    parts.append(f'{name} {own[key]}{unit}{differs}')
   return ', '.join(parts)
 
 

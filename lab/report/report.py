@@ -152,7 +152,7 @@ def _below(summary: Mapping[str, Any]) -> str:
   """The lines under the table: verdicts and their conditions, notes, and what the intervals cover."""
   lines = [f'{name}: {entry["sentence"]}' for name, entry in summary['variants'].items() if has_verdict(entry)]
   if summary['tuning']:
-    lines.append(f'tuned: {summary["tuning"]["sentence"]}')
+    lines.append(f'tuning: {summary["tuning"]["sentence"]}')
   lines += [f'note: {note}' for note in summary['notes']]
   if any(entry['runs']['diverged'] for entry in summary['variants'].values()):
     lines.append('x: a run that diverged; excluded from the mean')

@@ -83,7 +83,7 @@ BETWEEN = {
   'not as declared': (
     {'model.norm_placement': 'pre'},
     {},
-    'norm_placement is pre, but the variant declares post',
+    'norm_placement is pre (declared post)',
   ),
   'random numbers': (
     {},

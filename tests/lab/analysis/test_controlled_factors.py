@@ -181,12 +181,12 @@ def test_a_tuning_that_chose_these_rates_is_stated(tmp_path):
 MISMATCHES = {
   'other steps': (
     {'settings': {**Config().to_flat(), 'run.steps': 150}},
-    'run.steps was 150 in the tuning, and is 300',
+    'run.steps is 300 (150 in the tuning)',
   ),
   'another text': ({'checksum': OTHER_TEXT}, 'the tuning read another text'),
   'another rate': (
     {'rate': 2e-3},
-    'baseline runs at learning rate 4e-3 with warm-up 20, but the tuning chose learning rate',
+    'baseline runs at learning rate 4e-3 with warm-up 20 steps (tuned: learning rate 2e-3 with warm-up 20 steps)',
   ),
   'its own seeds': ({'seeds': (3, 100)}, 'seed 3 was also used for tuning'),
   'another variant': (
@@ -204,7 +204,7 @@ def test_a_tuning_that_does_not_apply_is_not_stated(case, tmp_path):
   assert 'tuning of the learning rate' in summary['not_held_equal']
   assert any(reason in line for line in summary['tuning']['contradictions'])
   text = ' '.join(rendered_table(summary).split())
-  assert 'tuned: by a tuning that does not apply to these runs: ' in text
+  assert 'tuning: the tuning does not apply to these runs: ' in text
   assert 'each variant runs at' not in text
 
 

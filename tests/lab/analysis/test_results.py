@@ -116,7 +116,7 @@ def test_a_log_that_changed_after_its_run_ended_is_an_error(tmp_path):
   for changed in ('{"step": 1, "validation/loss": 1.5}\n', log.read_text() * 2, ''):
     log.write_text(changed)
     for load in (results.load_metrics, results.load_positions):
-      with pytest.raises(ConfigError, match=r'metrics\.jsonl is damaged \(it is not what it was'):
+      with pytest.raises(ConfigError, match=r'metrics\.jsonl is damaged \(it has changed since'):
         load(tmp_path)
 
 

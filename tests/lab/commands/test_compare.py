@@ -1,4 +1,4 @@
-"""--compare, --labels and --variants on finished runs: reports that train nothing."""
+"""--compare, --labels and --variants on finished runs: reports without training."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ LEVELS = {'baseline': 2.9, 'post_norm': 2.8, 'relu': 3.0}
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-  """Two work directories with an experiment each, and one of the user's own runs."""
+  """Two work directories, each with an experiment, and a custom run in one of them."""
   fake_runs.write_experiment(tmp_path / 'runs/block', BLOCK, LEVELS, points=2)
   fake_runs.write_experiment(tmp_path / 'runs/custom', MINE, {'mine': 2.7}, points=2)
   fake_runs.write_experiment(tmp_path / 'later/block', BLOCK, {'baseline': 2.6}, points=2)
@@ -40,7 +40,7 @@ def summary_of(folder):
   return json.loads((folder / 'summary.json').read_text())
 
 
-def test_runs_of_two_experiments_are_compared_by_what_they_differ_in(place, capsys):
+def test_runs_of_two_experiments_are_compared(place, capsys):
   assert run_main('--compare=runs/block/baseline,runs/custom/mine') == 0
   folder = place / 'runs/compare/block-baseline+custom-mine'
   summary = summary_of(folder)
@@ -48,9 +48,9 @@ def test_runs_of_two_experiments_are_compared_by_what_they_differ_in(place, caps
   mine = summary['variants']['mine']
   assert mine['comparison']['difference'] == pytest.approx(-0.2, abs=0.05)
   assert mine['differs_in'] == ['model.norm', 'run.steps']
-  said = ' '.join(capsys.readouterr().out.split())
-  assert 'differs from the baseline in model.norm, run.steps' in said
-  assert said.endswith('runs/compare/block-baseline+custom-mine/report.html')
+  output = ' '.join(capsys.readouterr().out.split())
+  assert 'differs from the baseline in model.norm, run.steps' in output
+  assert output.endswith('runs/compare/block-baseline+custom-mine/report.html')
   assert 'initial values of parameters with the same path and shape, by seed' in summary['held_equal']
   frame = pd.read_csv(folder / 'results.csv')
   assert frame[['experiment', 'variant']].drop_duplicates().to_numpy().tolist() == [
@@ -70,7 +70,7 @@ def test_one_experiment_in_two_work_directories(place):
   assert 'differs from the baseline in no setting' in summary['variants']['later/baseline']['sentence']
 
 
-def test_what_is_reached_twice_counts_once_and_copies_do_not(place):
+def test_runs_that_are_reached_twice_and_copies_count_once(place):
   (place / 'link').symlink_to(place / 'runs')
   edit_runs(place / 'runs/block', 'relu', [1], {'run.init_seed': 0, 'data.seed': 0})
   found = compare.load(['runs/block/relu', 'link/block', 'runs/block/relu/seed_0'], 'x')
@@ -80,8 +80,8 @@ def test_what_is_reached_twice_counts_once_and_copies_do_not(place):
   assert any('relu: seed 1 repeats seed 0' in note for note in found.notes)
 
 
-def test_runs_moved_aside_are_compared_with_the_new_ones_and_never_pooled_with_them(place):
-  """As after `mv relu relu_old`, and of one seed alone; their results still say `relu`."""
+def test_renamed_runs_are_compared_with_the_new_ones_and_not_pooled_with_them(place):
+  """As after `mv relu relu_old`, and for a single seed; their results still name `relu`."""
   block = place / 'runs/block'
   shutil.copytree(block / 'relu', block / 'relu_old')
   shutil.copytree(block / 'relu/seed_1', block / 'relu/seed_1_old')
@@ -105,20 +105,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize('case', REFUSED)
-def test_what_cannot_be_compared_is_not(place, case):
-  config, result, says = REFUSED[case]
+def test_incomparable_runs_are_not_compared(place, case):
+  config, result, reason = REFUSED[case]
   edit_runs(place / 'runs/custom', 'mine', [0, 1], config, result)
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
-  assert found.not_comparable == {'mine': (says,)}
+  assert found.not_comparable == {'mine': (reason,)}
 
 
-def test_seeds_within_one_must_agree(place):
+def test_seeds_of_a_variant_must_share_their_settings(place):
   edit_runs(place / 'runs/custom', 'mine', [1], {'run.steps': 30})
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
   assert found.not_comparable == {'mine': ('run.steps is 100 in seed 0, 30 in seed 1',)}
 
 
-def test_a_seed_that_one_has_and_another_lacks_is_told(place):
+def test_a_missing_seed_is_reported(place):
   shutil.rmtree(place / 'runs/custom/mine/seed_1')
   assert compare.load(['runs/block/baseline', 'runs/custom'], 'x').notes == ('mine: no finished run of seed 1',)
 
@@ -128,8 +128,8 @@ def test_a_seed_that_one_has_and_another_lacks_is_told(place):
   [('a' * 64, 'a' * 64, 'x.txt', True), ('a' * 64, 'b' * 64, '', False), (None, 'b' * 64, '', True),
    (None, None, 'x.txt', False)],
 )  # fmt: skip
-def test_other_tokens_are_compared_where_the_text_is_the_same(place, ours, theirs, paths, same):
-  """A text may change while its paths do not, and another tokenizer changes the checksum of the tokens either way."""
+def test_runs_with_other_tokens_are_compared_if_the_text_is_the_same(place, ours, theirs, paths, same):
+  """Another tokenizer changes the data checksum in any case, and a text may change without its paths."""
   config = {'data.tokenizer': 'x.json', 'data.paths': paths}
   edit_runs(place / 'runs/custom', 'mine', [0, 1], config, {'data_checksum': 'f00d' * 16})
   for folder, variant, text in (('block', 'baseline', ours), ('custom', 'mine', theirs)):
@@ -151,11 +151,11 @@ def test_other_tokens_are_compared_where_the_text_is_the_same(place, ours, their
     ),
   ],
 )
-def test_names_are_as_short_as_they_can_be(groups, expected):
+def test_names_are_as_short_as_possible(groups, expected):
   assert compare.distinct_names([Group(*group) for group in groups]) == expected
 
 
-def test_a_long_comparison_has_a_short_name():
+def test_a_comparison_of_many_directories_has_a_short_name():
   many = [f'runs/block_{k}/baseline' for k in range(40)]
   assert len(compare.comparison_name(many)) < 100
   assert compare.comparison_name(many) != compare.comparison_name(many[:-1])
@@ -177,31 +177,31 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize('case', MISTAKES)
-def test_what_cannot_be_compared_is_one_line(case, place, capfd):
+def test_an_invalid_comparison_is_reported_in_one_line(case, place, capfd):
   (place / 'empty').mkdir()
-  arguments, says = MISTAKES[case]
+  arguments, message = MISTAKES[case]
   assert run_main(*arguments) == 2
   error = capfd.readouterr().err
-  assert (error.count('\n'), says in error) == (1, True), error
+  assert (error.count('\n'), message in error) == (1, True), error
   assert not (place / 'runs/compare').exists()
 
 
-def test_labels_are_read():
+def test_labels_are_parsed():
   variants = ('baseline', 'norm_placement=pre', 'norm_placement=pre+norm=rms')
   given = ['baseline=a=b', 'norm_placement=pre=Pre', 'norm_placement=pre+norm=rms= Both ']
   assert labels.parse_labels(given, variants) == {
     'baseline': 'a=b', 'norm_placement=pre': 'Pre', 'norm_placement=pre+norm=rms': 'Both',
   }  # fmt: skip
-  for wrong, says in (
+  for wrong, message in (
     ('baseline', 'cannot read'), ('base=x', "did you mean 'baseline'"), ('baseline=', 'printable'),
     ('baseline=\u540e', 'the font of the figures has no'),
     ('baseline=a\nb', 'printable'), ('baseline=$x$', 'printable'), ('baseline=norm_placement=pre', 'two variants'),
   ):  # fmt: skip
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
       labels.parse_labels([wrong], variants)
 
 
-def test_labels_are_in_table_figures_and_files_with_the_names_kept(place):
+def test_labels_are_in_figures_and_files_next_to_the_folder_names(place):
   directory = place / 'runs/block'
   shown = {'baseline': 'Pre-Norm', 'post_norm': 'Post-LN & co'}
   edit_runs(directory, 'relu', [0], {'run.steps': 30})
@@ -220,19 +220,19 @@ def test_labels_are_in_table_figures_and_files_with_the_names_kept(place):
   assert verdicts[['variant', 'name']].iloc[1].tolist() == ['Post-LN & co', 'post_norm']
 
 
-def test_fewer_variants_are_drawn_again_where_all_is_finished(place, monkeypatch):
-  asked = []
+def test_only_the_requested_variants_are_shown_if_all_runs_are_finished(place, monkeypatch):
+  written = []
 
   def write(experiment, directory, command, tuning, shown):
-    asked.append((list(experiment.variants), shown))
+    written.append((list(experiment.variants), shown))
     raise ConfigError('enough')
 
   monkeypatch.setattr(report, 'write', write)
   monkeypatch.setattr(run_experiment.ngram_baselines, 'write_if_outdated', lambda *_: None)
-  for todo, variants in ((['one'], ()), (['one'], ('relu',)), ([], ()), ([], ('relu',)), (['one'], ('relu',))):
-    if len(asked) == 4:
-      shutil.rmtree(place / 'runs/block/post_norm')  # it has no runs, and nobody asks for it
-    trained = run_experiment.TrainingOutcome(None, todo, [], None)
+  for unfinished, variants in ((['one'], ()), (['one'], ('relu',)), ([], ()), ([], ('relu',)), (['one'], ('relu',))):
+    if len(written) == 4:
+      shutil.rmtree(place / 'runs/block/post_norm')  # it has no runs and is not requested
+    trained = run_experiment.TrainingOutcome(None, unfinished, [], None)
     monkeypatch.setattr(run_experiment, 'train_runs', lambda *_, trained=trained: trained)
     run = Run('block', 'relu', 0, Config(), place / 'runs/block/relu/seed_0')
     with pytest.raises(ConfigError, match='enough'):
@@ -241,4 +241,4 @@ def test_fewer_variants_are_drawn_again_where_all_is_finished(place, monkeypatch
       )
   everything = (['baseline', 'post_norm', 'relu'], {'relu': 'ReLU'})
   fewer = (['baseline', 'relu'], {'relu': 'ReLU'})
-  assert asked == [everything, everything, everything, fewer, fewer]
+  assert written == [everything, everything, everything, fewer, fewer]

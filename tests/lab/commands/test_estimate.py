@@ -26,7 +26,7 @@ def test_a_mesh_larger_than_this_machine_is_estimated_and_nothing_is_written(tmp
   model = ModelConfig(num_layers=3, d_model=256, num_heads=4)
   assert parameters == num_parameters(model)
   assert gigaflops == pytest.approx(16 * 64 * flops_per_token(model, 64) / 1e9, abs=0.05)
-  assert parameters_mb == pytest.approx(4 * parameters / 4 / 1e6, rel=0.03)  # float32, in four parts; vectors are whole
+  assert parameters_mb == pytest.approx(4 * parameters / 4 / 1e6, rel=0.03)  # float32, sharded over four; not vectors
   assert optimizer_mb == pytest.approx(2 * parameters_mb, abs=0.1)  # Adam's two moments
   assert temporaries_mb > 0
   assert total_mb == pytest.approx(parameters_mb + optimizer_mb + temporaries_mb, rel=0.02)
@@ -34,7 +34,7 @@ def test_a_mesh_larger_than_this_machine_is_estimated_and_nothing_is_written(tmp
 
 
 @pytest.mark.slow
-def test_the_time_of_all_runs_is_by_timed_steps_where_nothing_has_finished(tmp_path):
+def test_without_finished_runs_the_time_is_estimated_from_timed_steps(tmp_path):
   command = [
     sys.executable, str(PROJECT / 'train.py'), '--estimate', '--sweep=model.num_layers=1,2', '--seeds=0-2',
     '--config.model.unroll=1', '--config.model.d_model=16', '--config.run.steps=50', '--workers=1',

@@ -1,4 +1,4 @@
-"""Which runs --extend takes, and with what settings: on directories made up here, with no training."""
+"""The runs that --extend selects and their settings, on directories written here without training."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures('svg_only')
 
 
 def write(runs, finished: bool = True):
-  """Leaves the runs as training would, finished or stopped."""
+  """Writes the files of finished or stopped runs."""
   for run in runs:
     run_directory.prepare(run.directory, run.config)
     if finished:
@@ -27,7 +27,7 @@ def write(runs, finished: bool = True):
 
 @pytest.fixture
 def launched(monkeypatch):
-  """What is handed over for training."""
+  """The experiment, runs and tuning of each call of run_experiment, which trains nothing."""
   handed = []
 
   def run_experiment(experiment, runs, launcher, console, command, extend, tuning, joins, options):
@@ -41,7 +41,7 @@ def launched(monkeypatch):
 
 @pytest.fixture
 def block(tmp_path, monkeypatch):
-  """The runs of `block` as they are on a first `python train.py`: at the tuned rates that come with the project."""
+  """The runs of `block` as planned by the first `python train.py`, at the committed learning rates."""
   monkeypatch.chdir(tmp_path)
   experiment = dataclasses.replace(registry.find_experiment('block'), seeds=(0, 1))
   found = tuned_learning_rates.find_tuning('block', tmp_path / 'runs')
@@ -51,21 +51,21 @@ def block(tmp_path, monkeypatch):
 @pytest.mark.parametrize('which', [[], ['--experiment=block']])
 def test_the_main_command_extends_its_own_runs_at_the_rates_they_had(block, launched, which):
   write(block[:6])
-  write(block[6:], finished=False)  # a run that was stopped has no result to say that it was tuned
+  write(block[6:], finished=False)  # a stopped run has no result that records its tuning
   assert run_main('--config.run.steps=600', '--extend', *which) == 0
   ((experiment, runs, tuning),) = launched
   assert experiment.name == 'block'
   assert {run.directory.resolve() for run in runs} == {run.directory for run in block}
   before = {run.directory: run for run in block}
   for run in runs:
-    as_it_was = before[run.directory.resolve()]
-    assert run.config == as_it_was.config.replace({'run.steps': 600})
+    original = before[run.directory.resolve()]
+    assert run.config == original.config.replace({'run.steps': 600})
     assert run.tuned
   assert len({run.config.optimizer.learning_rate for run in runs}) > 1
   assert tuning is not None
 
 
-def test_runs_at_a_rate_that_was_not_tuned_stay_so(block, launched):
+def test_runs_at_an_untuned_rate_stay_untuned(block, launched):
   rate = {'optimizer.learning_rate': 0.00123}
   write([dataclasses.replace(run, config=run.config.replace(rate), tuned=False) for run in block])
   assert run_main('--config.run.steps=600', '--extend') == 0
@@ -75,7 +75,7 @@ def test_runs_at_a_rate_that_was_not_tuned_stay_so(block, launched):
   assert tuning is None
 
 
-def test_the_same_command_again_goes_on_with_runs_partly_extended(block, launched):
+def test_the_same_command_again_resumes_a_partial_extension(block, launched):
   longer = [dataclasses.replace(run, config=run.config.replace({'run.steps': 600})) for run in block]
   write(longer[:3])
   write(longer[3:5], finished=False)
@@ -87,14 +87,14 @@ def test_the_same_command_again_goes_on_with_runs_partly_extended(block, launche
   assert all(run.tuned for run in runs)
 
 
-def test_only_the_variants_and_seeds_that_are_asked_for(block, launched):
+def test_only_the_requested_variants_and_seeds_are_extended(block, launched):
   write(block)
   assert run_main('--config.run.steps=600', '--extend', '--variants=relu', '--seeds=1') == 0
   ((_, runs, _),) = launched
   assert [run.label for run in runs] == ['block/relu/seed_1']
 
 
-def test_what_only_decides_what_is_looked_at_may_change(block, launched):
+def test_inspection_may_change(block, launched):
   write(block)
   assert run_main('--config.run.steps=600', '--extend', '--config.inspect.level=off') == 0
   assert {run.config.inspect.level for run in launched[0][1]} == {'off'}
@@ -116,7 +116,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize('name', REFUSED)
-def test_what_cannot_be_extended_is_one_line(block, launched, name, capfd):
+def test_an_impossible_extension_is_reported_in_one_line(block, launched, name, capfd):
   write(block)
   arguments, message = REFUSED[name]
   assert run_main('--extend', *arguments) == 2
@@ -144,7 +144,7 @@ def test_an_empty_workdir_has_nothing_to_extend(tmp_path, monkeypatch, capfd):
     (['--name=mine', '--seeds=3,4'], ['--name=mine', '--config.run.steps=600']),
   ],
 )
-def test_a_run_of_ones_own_is_found_by_what_was_changed(tmp_path, monkeypatch, launched, first, then):
+def test_a_custom_run_is_found_by_its_changes(tmp_path, monkeypatch, launched, first, then):
   monkeypatch.chdir(tmp_path)
   assert run_main(*first) == 0
   before = write(launched.pop()[1])

@@ -1,4 +1,4 @@
-"""How runs do, told from files that nobody's training is needed for."""
+"""The run status, read from files that are written here without training."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from training.run_files import locks, run_directory
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-  """Of each state one, with two steps logged where a run has begun."""
+  """One run in each state, with two logged steps if it has started."""
   monkeypatch.chdir(tmp_path)
   names = ('completed', 'diverged', 'failed_to_learn', 'running', 'failed', 'stopped', 'waiting')
   variants = {name: {'optimizer.learning_rate': 1e-3 * (k + 1)} for k, name in enumerate(names)}
@@ -46,7 +46,7 @@ def runs(tmp_path, monkeypatch):
     yield runs
 
 
-def test_each_state_is_told_from_the_files(runs):
+def test_each_state_is_read_from_the_files(runs):
   found = {name: status.status_of(run) for name, run in runs.items()}
   assert {name: one.state for name, one in found.items()} == {name: name for name in runs}
   assert {name: (one.step, one.loss) for name, one in found.items()} == {
@@ -60,7 +60,7 @@ def test_each_state_is_told_from_the_files(runs):
 @pytest.mark.parametrize('name', ['result.json', 'metrics.jsonl', 'failure.json', 'slurm.json'])
 @pytest.mark.parametrize('content', ['', '[]', '{"a": NaN}\n{}\n', '{"job": 3, "status": 4, "step": 1}\n'])
 def test_a_damaged_file_hides_no_other_run(runs, name, content):
-  """Each is told, and nothing is said of it that it does not say."""
+  """The damaged runs are shown with what their other files say."""
   for variant in ('completed', 'stopped', 'waiting', 'failed'):
     (runs[variant].directory / name).write_text(content)
   found = {variant: status.status_of(run) for variant, run in runs.items()}
@@ -85,14 +85,14 @@ def content_of(folder):
   return {str(path): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
-def test_what_a_person_sees(runs, tmp_path, capfd):
+def test_the_printed_status(runs, tmp_path, capfd):
   before = content_of(tmp_path)
   assert status.print_status(list(runs.values()), Console(width=120)) == 0
   lines = [line.strip() for line in capfd.readouterr().out.splitlines()]
   assert any(re.fullmatch(r'trial/stopped/seed_0 +stopped +30/300 +2.250 +5 min ago', line) for line in lines)
   assert any(re.fullmatch(r'trial/waiting/seed_0 +waiting +0/300 +job 12_6', line) for line in lines)
-  told = lines.index('trial/failed/seed_0: FAILED: XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]')
-  assert lines[told + 7 : told + 9] == ['Traceback', 'out of memory']
+  failure = lines.index('trial/failed/seed_0: FAILED: XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]')
+  assert lines[failure + 7 : failure + 9] == ['Traceback', 'out of memory']
   assert lines[-1] == ('7 runs: 1 completed, 1 diverged, 1 failed to learn, 1 running, 1 failed, 1 stopped, 1 waiting')
   assert content_of(tmp_path) == before
 
@@ -101,14 +101,14 @@ def test_the_flags_are_those_of_the_experiment(tmp_path, monkeypatch, capfd):
   monkeypatch.chdir(tmp_path)
   sweep = ['--sweep=optimizer.learning_rate=1e-3,2e-3', '--name=trial', '--seeds=0,1', '--status']
   assert run_main(*sweep) == 0
-  assert run_main('--tune', '--seeds=0', '--status', '--launcher=slurm') == 0  # where there is no Slurm
+  assert run_main('--tune', '--seeds=0', '--status', '--launcher=slurm') == 0  # without Slurm
   output = capfd.readouterr().out
   assert '\n4 runs: 4 waiting\n' in output
   assert '\n44 runs: 44 waiting\n' in output
   assert list(tmp_path.iterdir()) == []
   changed = Config().replace({'run.batch_size': 7})
   run_directory.prepare(tmp_path / 'runs' / 'trial' / 'learning_rate=0.001' / 'seed_0', changed)
-  assert run_main(*sweep) == 0  # shown, and not refused: nothing is to be written
+  assert run_main(*sweep) == 0  # shown instead of refused, since nothing is written
   output = capfd.readouterr().out
   assert re.search(r'trial/learning_rate=0.001/seed_0 +waiting +0/300', output)
   assert '\n4 runs: 4 waiting\n' in output
@@ -117,7 +117,7 @@ def test_the_flags_are_those_of_the_experiment(tmp_path, monkeypatch, capfd):
   assert '--workdir' not in output
 
 
-def test_runs_of_another_length_show_how_long_they_are(tmp_path, monkeypatch, capfd):
+def test_runs_with_another_number_of_steps_are_shown_with_it(tmp_path, monkeypatch, capfd):
   monkeypatch.chdir(tmp_path)
   command = ['--norm_placement=post', '--name=trial', '--seeds=0-2']
   for seed in (0, 1):
@@ -138,7 +138,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize('width', [40, 60, 80, 100, 120])
-def test_nothing_is_cut_however_narrow_it_is(tmp_path, width, capfd):
+def test_nothing_is_cut_in_a_narrow_terminal(tmp_path, width, capfd):
   variants = {name: {'optimizer.learning_rate': 1e-3 * (k + 1)} for k, name in enumerate(NAMES)}
   experiment = Experiment(name='custom', question='?', variants=variants, seeds=(0, 11))
   runs = plan.plan_runs(experiment, Config(), {}, tmp_path)
@@ -163,7 +163,7 @@ def test_nothing_is_cut_however_narrow_it_is(tmp_path, width, capfd):
     assert sum('2.250' in line for line in lines) == len(runs) - 1
 
 
-def test_without_an_experiment_all_that_is_there_is_shown(tmp_path, monkeypatch, capfd):
+def test_without_an_experiment_all_existing_runs_are_shown(tmp_path, monkeypatch, capfd):
   monkeypatch.chdir(tmp_path)
   for name in ('trial', 'other'):
     experiment = Experiment(name=name, question='?', variants={'a': {}, 'b': {'model.num_layers': 3}}, seeds=(0, 2, 10))

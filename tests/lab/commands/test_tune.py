@@ -1,4 +1,4 @@
-"""--tune and what it leaves, from the command line to the page, with a training that takes no time."""
+"""--tune from the command line to the report page, with a fake training that takes no time."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def run_main(*arguments: str) -> int:
 
 @pytest.fixture(scope='module')
 def patched():
-  """The project without training and without committed tunings; gives the trainer."""
+  """Replaces training by a fake and hides the committed tunings; returns the fake trainer."""
   with pytest.MonkeyPatch.context() as patch:
     trainer = fake_tuning.Trainer()
     for module in (tune, run_experiment):
@@ -45,7 +45,7 @@ def patched():
 
 @pytest.fixture(scope='module')
 def tuned(patched, tmp_path_factory):
-  """A work directory after --tune, and what was trained for it."""
+  """A work directory after --tune, and the labels of the trained runs."""
   workdir = tmp_path_factory.mktemp('work') / 'runs'
   assert run_main(BLOCK, '--tune', '--seeds=0,1', f'--workdir={workdir}') == 0
   trained, patched.trained = patched.trained, []
@@ -54,7 +54,7 @@ def tuned(patched, tmp_path_factory):
 
 @pytest.fixture
 def committed(tuned, tmp_path, monkeypatch):
-  """The tuning as it would come with the project; gives its folder."""
+  """The folder of committed tunings, containing this one."""
   folder = tmp_path / 'tuned'
   folder.mkdir()
   (folder / 'block.csv').write_bytes((tuned[0] / 'block' / 'tuned.csv').read_bytes())
@@ -63,17 +63,17 @@ def committed(tuned, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def conducted(monkeypatch):
-  """What `run_experiment` was asked for, instead of doing it."""
-  asked = []
+def requested(monkeypatch):
+  """The runs and the tuning of each call of run_experiment, which trains nothing."""
+  calls = []
 
   def record(experiment, runs, launcher, console, command, extend, tuning, joins, options):
     run_experiment.check_directories(runs, extend, joins)
-    asked.append((list(runs), tuning))
+    calls.append((list(runs), tuning))
     return 0
 
   monkeypatch.setattr(run_experiment, 'run_experiment', record)
-  return asked
+  return calls
 
 
 def rates_of(runs) -> dict[str, float]:
@@ -88,7 +88,7 @@ def test_every_variant_gets_the_same_grid_before_the_experiment_is_run(tuned):
   assert len(trained) == len(set(trained))
 
 
-def test_every_point_of_the_grid_is_kept(tuned):
+def test_every_point_of_the_grid_is_in_the_file(tuned):
   frame = pd.read_csv(tuned[0] / 'block' / 'tuned.csv', comment='#').set_index(['variant', 'learning_rate', 'seed'])
   assert len(frame) == 4 * 5 * 2
   for (variant, rate, seed), row in frame.iterrows():
@@ -117,17 +117,17 @@ def test_every_point_of_the_grid_is_kept(tuned):
 
 def test_the_experiment_runs_at_the_chosen_rates(tuned):
   frame = results.load(tuned[0])
-  assert len(frame) == 8, 'tuning runs are not those of the experiment'
+  assert len(frame) == 8, 'tuning runs do not count as runs of the experiment'
   assert len(results.load(tuned[0] / 'block')) == 8
   assert frame['learning_rate_tuned'].all()
   assert set(frame['seed']) == {0, 1}
   rates = dict(zip(frame['variant'], frame['learning_rate'], strict=True))
   assert rates == {'baseline': 4e-3, 'post_norm': 2e-3, 'relu': 1.6e-2, 'no_residual': 1.6e-2}
-  assert len(results.load(tuned[0] / 'block' / 'tuning')) == 40, 'and can be looked at by themselves'
+  assert len(results.load(tuned[0] / 'block' / 'tuning')) == 40, 'tuning runs can be loaded by themselves'
   assert not results.load(tuned[0] / 'block' / 'tuning')['learning_rate_tuned'].any()
 
 
-def test_the_report_is_of_the_test_split(tuned):
+def test_the_report_uses_the_test_split(tuned):
   summary = json.loads((tuned[0] / 'block' / 'summary.json').read_text())
   assert summary['measure']['split'] == 'test'
   finals = [fake_tuning.loss('relu', 1.6e-2, seed) + fake_tuning.TEST_MINUS_VALIDATION for seed in (0, 1)]
@@ -137,10 +137,10 @@ def test_the_report_is_of_the_test_split(tuned):
   assert 'learning rate 0.016 (tuned; baseline 4e-3)' in summary['variants']['relu']['sentence']
 
 
-def test_the_page_says_how_the_rates_were_chosen(tuned):
+def test_the_page_says_how_the_learning_rates_were_chosen(tuned):
   page = (tuned[0] / 'block' / 'report.html').read_text()
   for piece in (
-    'over tuning seeds 100, 101', 'results are reported on other seeds and on the test split', 'test, bits per byte',
+    'over tuning seeds 100, 101', 'results are reported on other seeds and on the test', 'test loss, bits per byte',
     'relu: its learning rate, 0.016, is the highest of the grid', 'Left: test loss',
     'no_residual: 0 of 2 tuning runs learned at its learning rate',
   ):  # fmt: skip
@@ -151,25 +151,25 @@ def test_the_page_says_how_the_rates_were_chosen(tuned):
   assert (tuned[0] / 'block/figures/final_loss_by_learning_rate.svg').exists()
 
 
-def test_the_table_says_so_too(tuned, capsys):
+def test_the_table_says_how_the_learning_rates_were_chosen(tuned, capsys):
   assert run_main(BLOCK, '--tune', '--seeds=0,1', f'--workdir={tuned[0]}') == 0
   printed = ' '.join(capsys.readouterr().out.split())
-  for piece in ('byte (test):', 'at 2e-3', 'tuned: each variant runs', 'is the highest of the grid', 'seeds 100, 101'):
+  for piece in ('byte (test):', 'at 2e-3', 'tuning: each variant runs', 'is the highest of the grid', 'seeds 100, 101'):
     assert piece in printed
 
 
-def test_again_nothing_is_trained_and_the_file_stays(tuned, patched, conducted, monkeypatch):
+def test_repeating_the_command_trains_nothing_and_keeps_the_file(tuned, patched, requested, monkeypatch):
   path = tuned[0] / 'block' / 'tuned.csv'
   before = path.read_bytes()
   monkeypatch.setattr('sys.argv', ['train.py', 'another command'])
-  for flags in (['--tune', '--seeds=0,1'], ['--seeds=0,1']):  # without --tune its own tuned.csv holds, too
+  for flags in (['--tune', '--seeds=0,1'], ['--seeds=0,1']):  # without --tune its tuned.csv applies as well
     assert run_main(BLOCK, *flags, f'--workdir={tuned[0]}') == 0
   assert patched.trained == []
-  assert [worker_pool.unfinished(runs) for runs, _ in conducted] == [[], []]
+  assert [worker_pool.unfinished(runs) for runs, _ in requested] == [[], []]
   assert path.read_bytes() == before
 
 
-def test_some_variants_now_and_the_others_later_make_one_file(tuned, patched, conducted, tmp_path):
+def test_variants_may_be_tuned_one_after_the_other(tuned, patched, requested, tmp_path):
   at = f'--workdir={tmp_path}'
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
   assert set(tuning_results.read_tuning(tmp_path / 'block/tuned.csv').chosen) == {'baseline', 'relu'}
@@ -181,7 +181,7 @@ def test_some_variants_now_and_the_others_later_make_one_file(tuned, patched, co
   assert list(whole.about['variants']) == ['baseline', 'relu', 'post_norm', 'no_residual']
 
 
-def test_a_damaged_file_is_made_again_from_its_runs(patched, conducted, tmp_path, capsys):
+def test_a_damaged_file_is_rebuilt_from_its_runs(patched, requested, tmp_path, capsys):
   at, path = f'--workdir={tmp_path}', tmp_path / 'block/tuned.csv'
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
   whole = path.read_bytes()
@@ -189,7 +189,7 @@ def test_a_damaged_file_is_made_again_from_its_runs(patched, conducted, tmp_path
   path.write_bytes(whole.replace(b'0.001', b'0.009', 1))
   assert run_main(BLOCK, '--variants=baseline,relu', at) == 2
   assert 'tuned.csv is damaged (its content does not match its checksum): --tune rebuilds it' in capsys.readouterr().err
-  assert run_main(BLOCK, '--tune', '--variants=relu', at) == 2  # the other's choice is lost, and would not come back
+  assert run_main(BLOCK, '--tune', '--variants=relu', at) == 2  # the choice for the other variant would be lost
   assert 'it also had baseline: tune all variants, without --variants' in capsys.readouterr().err
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
   assert 'rebuilt from its runs' in capsys.readouterr().out
@@ -197,7 +197,7 @@ def test_a_damaged_file_is_made_again_from_its_runs(patched, conducted, tmp_path
   assert path.read_bytes().partition(b'variant,')[2] == whole.partition(b'variant,')[2]
 
 
-def test_variants_tuned_otherwise_are_not_put_into_one_file(patched, conducted, tmp_path, capsys, monkeypatch):
+def test_variants_tuned_with_other_settings_are_not_merged(patched, requested, tmp_path, capsys, monkeypatch):
   at = f'--workdir={tmp_path}'
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
   assert run_main(BLOCK, '--tune', '--variants=post_norm', '--config.run.steps=99', at) == 2
@@ -210,31 +210,31 @@ def test_variants_tuned_otherwise_are_not_put_into_one_file(patched, conducted, 
   patched.trained = []
 
 
-def test_a_committed_tuning_is_the_default(committed, conducted, tmp_path):
+def test_a_committed_tuning_is_the_default(committed, requested, tmp_path):
   at = f'--workdir={tmp_path}/runs'
   assert run_main(BLOCK, '--variants=relu,baseline', at) == 0
   assert run_main(BLOCK, '--shared_learning_rate=3e-3', at) == 0
   assert run_main(BLOCK, '--config.optimizer.learning_rate=3e-3', at) == 0
-  (own, found), (shared, shown), (by_flag, _) = conducted
+  (own, found), (shared, shown), (by_flag, _) = requested
   assert rates_of(own) == {'baseline': 4e-3, 'relu': 1.6e-2}
   assert all(run.tuned for run in own)
   assert found.path == committed / 'block.csv'
   assert rates_of(shared) == rates_of(by_flag) == dict.fromkeys(VARIANTS, 3e-3)
   assert not any(run.tuned for run in shared + by_flag)
-  assert shown == found, 'its figure is drawn all the same'
+  assert shown == found, 'its figure is drawn anyway'
 
 
-def test_a_tuning_holds_for_the_settings_it_was_made_at(committed, conducted, tmp_path, capsys):
+def test_a_tuning_applies_only_to_its_own_settings(committed, requested, tmp_path, capsys):
   assert run_main(BLOCK, '--config.run.steps=99', f'--workdir={tmp_path}/runs') == 0
-  (runs, found), *_ = conducted
+  (runs, found), *_ = requested
   assert rates_of(runs) == dict.fromkeys(VARIANTS, 4e-3)
   assert found is None
-  said = ' '.join(capsys.readouterr().out.split())
-  assert 'all variants run at the same learning rate' in said
-  assert 'run.steps is 300 there, 99 here' in said
+  output = ' '.join(capsys.readouterr().out.split())
+  assert 'all variants run at the same learning rate' in output
+  assert 'run.steps is 300 there, 99 here' in output
 
 
-def test_a_report_at_a_shared_rate_is_of_the_validation_split(committed, patched, tmp_path, capsys):
+def test_a_report_at_a_shared_rate_uses_the_validation_split(committed, patched, tmp_path, capsys):
   at = f'--workdir={tmp_path}/runs'
   assert run_main(BLOCK, '--shared_learning_rate=4e-3', '--seeds=0', '--variants=baseline,relu', at) == 0
   patched.trained = []
@@ -259,9 +259,9 @@ def test_a_report_at_a_shared_rate_is_of_the_validation_split(committed, patched
     (('', ''), ['--seeds=101', '--tune'], '--seeds=101: the learning rates of block are tuned on seed 101'),
   ],
 )
-def test_a_tuning_that_cannot_serve_is_told(damage, arguments, message, committed, conducted, tmp_path, capfd):
+def test_a_tuning_that_cannot_be_used_is_reported(damage, arguments, message, committed, requested, tmp_path, capfd):
   lines = (committed / 'block.csv').read_text().splitlines(keepends=True)
-  text = ''.join(line for line in lines if not line.startswith(('# sha256', '# code:')))  # of an older version
+  text = ''.join(line for line in lines if not line.startswith(('# sha256', '# code:')))  # as an older version wrote it
   (committed / 'block.csv').write_text(text.replace(*damage) if damage[0] else text)
   assert run_main(BLOCK, *arguments, f'--workdir={tmp_path}/runs') == 2
   output, error = capfd.readouterr()
@@ -270,7 +270,7 @@ def test_a_tuning_that_cannot_serve_is_told(damage, arguments, message, committe
   assert not (tmp_path / 'runs').exists()
 
 
-def test_a_failed_run_leaves_no_choice(patched, tmp_path, monkeypatch):
+def test_after_a_failed_run_nothing_is_written(patched, tmp_path, monkeypatch):
   outcome = run_experiment.TrainingOutcome
   monkeypatch.setattr(tune, 'train_runs', lambda runs, *rest: outcome(None, runs, runs[:1], None))
   assert run_main(BLOCK, '--tune', f'--workdir={tmp_path}') == 1
@@ -279,7 +279,7 @@ def test_a_failed_run_leaves_no_choice(patched, tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
-def test_another_run_in_the_way_names_the_right_workdir(tmp_path):
+def test_the_message_about_an_occupied_directory_names_another_workdir(tmp_path):
   experiment = registry.find_experiment('block')
   first = tune.plan_grid(experiment, Config(), {}, tmp_path / 'runs')[0]
   first.directory.mkdir(parents=True)
@@ -288,7 +288,7 @@ def test_another_run_in_the_way_names_the_right_workdir(tmp_path):
     run_experiment.check_directories([first])
 
 
-def test_a_tuning_run_measures_no_curve(tmp_path):
+def test_a_tuning_run_is_evaluated_once(tmp_path):
   experiment = registry.find_experiment('block')
   for changes, expected in (({}, 1), ({'run.evaluations': 7}, 7)):
     runs = tune.plan_grid(experiment, Config(), changes, tmp_path)
@@ -296,7 +296,7 @@ def test_a_tuning_run_measures_no_curve(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_real_tuning_at_the_smallest_size(tmp_path, monkeypatch):
+def test_a_real_tuning_of_a_tiny_model(tmp_path, monkeypatch):
   experiment = dataclasses.replace(registry.find_experiment('block'), grid=Grid((1e-4, 1e-2), seeds=(100,)))
   monkeypatch.setattr(registry, 'find_experiment', lambda name: experiment)
   monkeypatch.setattr(tuned_learning_rates, 'COMMITTED', tmp_path)
@@ -310,16 +310,16 @@ def test_a_real_tuning_at_the_smallest_size(tmp_path, monkeypatch):
   ]  # fmt: skip
   assert run_main(*asked) == 0
   found = tuning_results.read_tuning(tmp_path / 'runs/block/tuned.csv')
-  assert found.chosen == {'baseline': (1e-2, 2), 'relu': (1e-2, 2)}, '12 steps at 1e-4 change next to nothing'
+  assert found.chosen == {'baseline': (1e-2, 2), 'relu': (1e-2, 2)}, '12 steps at 1e-4 change almost nothing'
   frame = results.load(tmp_path / 'runs')
   assert len(frame) == 2
   assert frame['learning_rate_tuned'].all()
   assert set(frame['learning_rate']) == {1e-2}
-  yardsticks = [
+  baselines = [
     json.loads((tmp_path / f'runs/block/yardsticks{of}.json').read_text())['bits_per_byte'] for of in ('', '_test')
   ]
-  assert yardsticks[0].keys() == yardsticks[1].keys() == {'unigram', 'bigram', 'trigram'}
-  assert yardsticks[0] != yardsticks[1]
+  assert baselines[0].keys() == baselines[1].keys() == {'unigram', 'bigram', 'trigram'}
+  assert baselines[0] != baselines[1]
   before = {path: path.read_bytes() for path in (tmp_path / 'runs').rglob('*') if path.is_file()}
   assert run_main(*asked) == 0
   assert {path: path.read_bytes() for path in (tmp_path / 'runs').rglob('*') if path.is_file()} == before

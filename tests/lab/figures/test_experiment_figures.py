@@ -1,4 +1,4 @@
-"""What the figures draw, read back from them and compared with the logs."""
+"""The contents of the figures, read from their artists and compared with the logs."""
 
 import json
 
@@ -22,7 +22,7 @@ def prepare(directory, **options):
 
 @pytest.fixture(scope='module')
 def drawn(tmp_path_factory):
-  """An experiment with one diverged run and a variant that never learned, its directory and what is drawn of it."""
+  """The directory, runs and figures of an experiment with a diverged run and a variant that never learned."""
   directory = tmp_path_factory.mktemp('runs')
   found, findings = prepare(directory, statuses=DIVERGED)
   return (
@@ -54,7 +54,7 @@ def test_loss_curves_show_every_seed_and_the_mean(drawn):
   assert lines['ngram:unigram'].get_ydata()[0] == 4.43
 
 
-def test_a_diverged_run_is_marked_and_in_no_mean(drawn):
+def test_a_diverged_run_is_marked_and_excluded_from_means(drawn):
   directory, _, pictures = drawn
   lines = artists(pictures['loss_curves'].figure.axes[0])
   step, value = logged(directory, 'post_norm', 1, 'validation/bits_per_byte')[-1]
@@ -69,7 +69,7 @@ def test_a_diverged_run_is_marked_and_in_no_mean(drawn):
   assert all('diverged' in pictures[name].caption for name in pictures)
 
 
-def test_a_run_that_blew_up_does_not_flatten_the_others(tmp_path):
+def test_a_diverged_run_does_not_flatten_the_others(tmp_path):
   found, findings = prepare(tmp_path, statuses=DIVERGED, finals={('post_norm', 1): 1e6})
   axes = experiment_figures.loss_curves(found, findings).figure.axes[0]
   assert axes.get_ylim()[1] < 10
@@ -115,17 +115,17 @@ def test_final_losses_and_paired_differences(drawn):
   np.testing.assert_allclose(right['difference:relu'].get_xdata(), expected, atol=1e-4)
 
 
-def test_a_caption_says_what_part_of_the_split_was_scored(tmp_path):
-  for scored, says in ((100, 'over the whole split'), (50, 'over a fixed subset of the split')):
+def test_a_caption_states_the_scored_part_of_the_split(tmp_path):
+  for scored, part in ((100, 'over the whole split'), (50, 'over a fixed subset of the split')):
     found, findings = prepare(tmp_path / str(scored), levels={'baseline': 2.9}, statuses={('baseline', 0): 'diverged'})
     for run in found.runs[1:]:
       run.result.update(
         val_tokens=scored, val_tokens_of=100, test_tokens=scored, test_tokens_of=100, final_evaluation_tokens=50
       )
-    assert f'after the last step, {says};' in experiment_figures.final_loss_by_variant(found, findings).caption
+    assert f'after the last step, {part};' in experiment_figures.final_loss_by_variant(found, findings).caption
 
 
-def test_a_stuck_variant_does_not_flatten_the_differences(drawn):
+def test_a_failed_variant_does_not_flatten_the_differences(drawn):
   _, found, pictures = drawn
   right = pictures['final_loss_by_variant'].figure.axes[1]
   low, high = right.get_xlim()
@@ -149,7 +149,7 @@ def test_a_variant_looks_the_same_in_every_figure(drawn):
   assert len(set.union(*colours.values())) == 4
 
 
-def test_a_dozen_variants_are_told_apart_and_the_baseline_is_black():
+def test_a_dozen_variants_have_distinct_styles_and_the_baseline_is_black():
   experiment = Experiment('?', {f'v{k}': {} for k in range(12)})
   styles = figure_style.variant_styles(experiment)
   assert styles['v0'].colour == figure_style.variant_styles(fake_runs.BLOCK)['baseline'].colour == '#1A1A1A'
@@ -160,7 +160,7 @@ def test_a_dozen_variants_are_told_apart_and_the_baseline_is_black():
   'name',
   ['num_layers=1+d_model=16+num_heads=2+sequence_length=16+warmup_steps=2+steps=20+evaluations=2+data=2', 'x' * 80],
 )
-def test_a_long_name_is_whole_in_every_figure(tmp_path, name):
+def test_a_long_name_fits_in_every_figure(tmp_path, name):
   found, findings = prepare(
     tmp_path, experiment=Experiment(name='custom', question='?', variants={name: {}}), levels={name: 3.0}, points=4
   )
@@ -179,14 +179,14 @@ def test_a_long_name_is_whole_in_every_figure(tmp_path, name):
     assert label.y1 <= losses.bbox.height
 
 
-def test_what_was_not_logged_is_said(tmp_path):
+def test_a_figure_that_cannot_be_drawn_says_why(tmp_path):
   found, findings = prepare(tmp_path, levels={'baseline': 2.9, 'relu': 3.0}, inspect=False)
   gradient = experiment_figures.stream_gradient_by_layer(found, findings)
   assert gradient.figure is None
   assert 'inspect.level=off' in gradient.caption
-  for kept in (1, 0):  # a curve of one point is no curve
+  for points in (1, 0):  # a single point is not a curve
     for path in (tmp_path / 'block').glob('*/*/metrics.jsonl'):
-      path.write_text(''.join(path.read_text().splitlines(keepends=True)[-1:] * kept))
+      path.write_text(''.join(path.read_text().splitlines(keepends=True)[-1:] * points))
     found = load_runs.load(fake_runs.BLOCK, tmp_path / 'block')
     curves, finals = (
       experiment_figures.loss_curves(found, findings),
@@ -197,7 +197,7 @@ def test_what_was_not_logged_is_said(tmp_path):
     assert finals.figure is not None
 
 
-def test_gradients_of_zero_are_counted_not_drawn(tmp_path):
+def test_zero_gradients_are_counted_and_not_drawn(tmp_path):
   found, findings = prepare(tmp_path, levels={'baseline': 2.9})
   for run in found.runs:
     run.metrics['stream_gradient/block_00/attention/total'] = 0.0
@@ -209,7 +209,7 @@ def test_gradients_of_zero_are_counted_not_drawn(tmp_path):
   assert np.isfinite(mean[1:]).all()
 
 
-def test_the_same_numbers_give_the_same_files(tmp_path):
+def test_the_same_numbers_give_the_same_bytes(tmp_path):
   files = []
   for name in ('a', 'b'):
     found, findings = prepare(tmp_path / name, levels={'baseline': 2.9, 'relu': 3.0})
@@ -221,7 +221,7 @@ def test_the_same_numbers_give_the_same_files(tmp_path):
   assert b'<svg' in files[0][2]
 
 
-def test_spread_moves_labels_apart_as_little_as_it_takes():
+def test_spread_apart_moves_labels_as_little_as_possible():
   assert figure_style.spread_apart([0.5, 0.1, 0.9], 0.2) == [0.5, 0.1, 0.9]
   assert figure_style.spread_apart([0.5, 0.5], 0.2) == pytest.approx([0.4, 0.6])
   assert figure_style.spread_apart([0.0, 0.05, 0.9], 0.2, lowest=0.0) == pytest.approx([0.0, 0.2, 0.9])

@@ -1,4 +1,4 @@
-"""The figure of a tuning, read back and compared with the file it is drawn from."""
+"""The figure of a tuning, read from its artists and compared with its tuned.csv."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def drawn(tmp_path_factory):
   path = tuning_results.write_tuning(
     Tuning(tmp_path_factory.mktemp('x') / 'tuned.csv', ABOUT, tuning_results.mark_chosen(points))
   )
-  picture = final_loss_by_learning_rate(tuning_results.read_tuning(path), EXPERIMENT)  # from the file alone
+  picture = final_loss_by_learning_rate(tuning_results.read_tuning(path), EXPERIMENT)  # only from the file
   figure_style.save(picture.figure, path.parent, picture.name)
   axes = picture.figure.axes[0]
   return picture, {artist.get_gid(): artist for artist in axes.get_children() if artist.get_gid()}
@@ -41,11 +41,11 @@ def test_every_run_is_a_mark_and_every_mean_a_line(drawn):
   _, artists = drawn
   assert artists['completed:baseline:0.002:101'].get_xydata().tolist() == [[2e-3, 2.4]]
   np.testing.assert_allclose(artists['mean:baseline:20'].get_xydata(), np.transpose([RATES, [2.55, 2.35, 2.4]]))
-  np.testing.assert_allclose(artists['mean:post:20'].get_ydata(), [2.45, 5.5, 10.75])  # divergence counts
+  np.testing.assert_allclose(artists['mean:post:20'].get_ydata(), [2.45, 5.5, 10.75])  # diverged runs count
   assert sum(gid.partition(':')[0] in ('completed', 'diverged', 'failed_to_learn') for gid in artists) == 3 * 3 * 2
 
 
-def test_the_choice_is_ringed_and_named(drawn):
+def test_the_chosen_rate_has_a_ring_and_is_in_the_legend(drawn):
   picture, artists = drawn
   np.testing.assert_allclose(artists['chosen:baseline'].get_xydata(), [[2e-3, 2.35]])
   np.testing.assert_allclose(artists['chosen:post'].get_xydata(), [[1e-3, 2.45]])
@@ -53,7 +53,7 @@ def test_the_choice_is_ringed_and_named(drawn):
   assert texts == ['baseline (2e-3)', 'post (1e-3)', 'stuck (4e-3)']
 
 
-def test_runs_that_failed_have_marks_of_their_own_and_do_not_flatten_the_rest(drawn):
+def test_failed_runs_have_separate_marks_and_do_not_flatten_the_rest(drawn):
   picture, artists = drawn
   axes = picture.figure.axes[0]
   crosses = [artist for gid, artist in artists.items() if gid.startswith('diverged:post')]
@@ -73,7 +73,7 @@ def test_runs_that_failed_have_marks_of_their_own_and_do_not_flatten_the_rest(dr
   assert 'Cross' in picture.caption
 
 
-def test_the_axis_is_logarithmic_and_names_the_grid(drawn):
+def test_the_axis_is_logarithmic_with_ticks_at_the_grid(drawn):
   picture, _ = drawn
   axes = picture.figure.axes[0]
   assert axes.get_xscale() == 'log'
@@ -81,14 +81,14 @@ def test_the_axis_is_logarithmic_and_names_the_grid(drawn):
   assert axes.get_ylabel() == 'final validation loss\n(bits per byte)'
 
 
-def test_variants_look_as_in_every_other_figure(drawn):
+def test_variants_have_the_same_colours_as_in_other_figures(drawn):
   _, artists = drawn
   styles = figure_style.variant_styles(EXPERIMENT)
   for variant in ('baseline', 'post', 'stuck'):
     assert to_hex(artists[f'mean:{variant}:20'].get_color()) == to_hex(styles[variant].colour)
 
 
-def test_the_marks_of_many_failed_variants_lie_on_the_figure(tmp_path):
+def test_marks_of_many_failed_variants_are_inside_the_figure(tmp_path):
   read = tuning_results.read_tuning(tuned_learning_rates.COMMITTED / 'norm_placement.csv')
   figure = final_loss_by_learning_rate(read, registry.find_experiment('norm_placement')).figure
   figure_style.save(figure, tmp_path, 'x')

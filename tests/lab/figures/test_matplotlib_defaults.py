@@ -1,4 +1,4 @@
-"""A user's matplotlib settings neither decide a figure nor end its drawing."""
+"""A user's matplotlib settings neither change a figure nor make drawing fail."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from lab.figures import experiment_figures, figure_style
 
 PROJECT = Path(__file__).parents[3]
 HOSTILE = {
-  'text.usetex': True,  # LaTeX is not there
+  'text.usetex': True,  # LaTeX is not installed
   'font.family': 'Comic Sans MS',
   'font.size': 31.0,
   'mathtext.fontset': 'stix',
@@ -51,9 +51,9 @@ HOSTILE = {
 }
 
 
-def drawn(place: Path, folder: Path) -> dict[str, bytes]:
-  """Every figure of an experiment, as bytes by file name."""
-  found = load_runs.load(fake_runs.BLOCK, place)
+def drawn(directory: Path, folder: Path) -> dict[str, bytes]:
+  """Draws every figure of an experiment; returns the bytes by file name."""
+  found = load_runs.load(fake_runs.BLOCK, directory)
   for picture in experiment_figures.draw_all(found, summary.summarise(found)):
     if picture.figure is not None:
       figure_style.save(picture.figure, folder, picture.name)
@@ -61,12 +61,12 @@ def drawn(place: Path, folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_figures_are_the_same_bytes_whatever_a_matplotlibrc_says(tmp_path):
-  place = fake_runs.write_experiment(tmp_path / 'block', fake_runs.BLOCK)
-  plain = drawn(place, tmp_path / 'plain')
+def test_figures_do_not_depend_on_a_matplotlibrc(tmp_path):
+  directory = fake_runs.write_experiment(tmp_path / 'block', fake_runs.BLOCK)
+  plain = drawn(directory, tmp_path / 'plain')
   with matplotlib.rc_context(HOSTILE):
-    hostile = drawn(place, tmp_path / 'hostile')
-    assert matplotlib.rcParams['font.size'] == 31  # the user's own settings stay as they were
+    hostile = drawn(directory, tmp_path / 'hostile')
+    assert matplotlib.rcParams['font.size'] == 31  # the user's own settings are unchanged
   assert plain.keys() == hostile.keys()
   assert [name for name in plain if plain[name] != hostile[name]] == []
 
@@ -78,14 +78,14 @@ import matplotlib
 from lab.figures import figure_style
 figure = figure_style.styled(figure_style.new_figure)(1.0)
 figure_style.save(figure, __import__('pathlib').Path(sys.argv[1]), 'one')
-assert dict(matplotlib.rcParams) == dict(matplotlib.rcParamsDefault), 'a setting is the user\\'s'
+assert dict(matplotlib.rcParams) == dict(matplotlib.rcParamsDefault), 'a setting comes from the user'
 """
 
 
 @pytest.mark.parametrize(
   'first', ['lab.figures.figure_style', 'experiments.heads_segment']
-)  # the latter imports matplotlib before our own
-def test_nothing_of_the_users_is_read_when_matplotlib_is_imported(tmp_path, first):
+)  # the latter imports matplotlib before our modules
+def test_importing_matplotlib_reads_no_user_settings(tmp_path, first):
   (tmp_path / 'matplotlibrc').write_bytes(b'text.usetex: True\n# \xff\xfe is not UTF-8\n')
   environment = os.environ | {'PYTHONPATH': str(PROJECT), 'MPLBACKEND': 'nonsense', 'MATPLOTLIBRC': str(tmp_path)}
   command = [sys.executable, '-P', '-c', DRAWS.format(first=first), str(tmp_path / 'out')]

@@ -45,7 +45,7 @@ def test_means_of_loss_and_time_over_seeds(timed):
   assert 'shared the machine' in picture.caption
 
 
-def test_what_is_left_out_is_told(timed):
+def test_the_caption_lists_what_is_left_out(timed):
   config = timed / 'relu/seed_1/config.json'
   config.write_text(json.dumps({**json.loads(config.read_text()), 'optimizer.weight_decay': 0.5}))
   caption = training_time_figure.loss_over_time(
@@ -55,7 +55,7 @@ def test_what_is_left_out_is_told(timed):
   assert caption.endswith('Left out: 2 of 5 runs, which have no recorded times.')
 
 
-def test_without_times_it_says_so(tmp_path):
+def test_without_times_the_caption_says_so(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels=LEVELS, points=4)
   picture = training_time_figure.loss_over_time(
     load_runs.load(fake_runs.BLOCK, directory), load_summary(fake_runs.BLOCK, directory)

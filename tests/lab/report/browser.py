@@ -1,4 +1,4 @@
-"""A headless Chromium told what to do over a pipe: Chrome DevTools Protocol, JSON objects between zero bytes."""
+"""Controls a headless Chromium through a pipe, with the Chrome DevTools Protocol: JSON between zero bytes."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shuti
 
 
 class Browser:
-  """One tab. Remembers what the page says that it should not: errors of the console, of the log, of scripts."""
+  """One tab, which records the page's errors: of the console, the log and scripts."""
 
   def __init__(self, read_fd: int, write_fd: int):
     self._answers, self._requests = os.fdopen(read_fd, 'rb'), os.fdopen(write_fd, 'wb')
@@ -24,14 +24,14 @@ class Browser:
       self._ask(f'{domain}.enable')
 
   def open(self, page: Path, width: int) -> None:
-    """Shows a page at a width in pixels, and waits until it has loaded."""
+    """Opens a page at a width in pixels and waits until it has loaded."""
     self._ask('Emulation.setDeviceMetricsOverride', width=width, height=900, deviceScaleFactor=1, mobile=False)
     self._ask('Page.navigate', url=page.as_uri())
     while self._read().get('method') != 'Page.loadEventFired':
       pass
 
   def evaluate(self, script: str):
-    """The value of an expression in the page."""
+    """Evaluates an expression in the page."""
     return self._ask('Runtime.evaluate', expression=script, returnByValue=True)['result']['value']
 
   def _ask(self, method: str, **parameters) -> dict:
@@ -48,23 +48,23 @@ class Browser:
   def _read(self) -> dict:
     while b'\0' not in self._unread:
       piece = self._answers.read1()
-      assert piece, 'the browser has ended'
+      assert piece, 'the browser has exited'
       self._unread += piece
     message, _, self._unread = self._unread.partition(b'\0')
     event = json.loads(message)
-    told = event.get('params', {})
-    if event.get('method') == 'Runtime.consoleAPICalled' and told['type'] in ('error', 'warning', 'assert'):
-      self.errors.append(str(told['args']))
+    parameters = event.get('params', {})
+    if event.get('method') == 'Runtime.consoleAPICalled' and parameters['type'] in ('error', 'warning', 'assert'):
+      self.errors.append(str(parameters['args']))
     if event.get('method') == 'Runtime.exceptionThrown':
-      self.errors.append(str(told['exceptionDetails']))
-    if event.get('method') == 'Log.entryAdded' and told['entry']['level'] in ('error', 'warning'):
-      self.errors.append(told['entry']['text'])
+      self.errors.append(str(parameters['exceptionDetails']))
+    if event.get('method') == 'Log.entryAdded' and parameters['entry']['level'] in ('error', 'warning'):
+      self.errors.append(parameters['entry']['text'])
     return event
 
 
 @contextlib.contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-  """Starts Chromium with a profile of its own, and ends it."""
+  """Starts Chromium with a separate profile, and stops it at the end."""
   assert CHROMIUM, 'no chromium on this machine: apt-get install chromium'
   to_browser, from_browser = os.pipe(), os.pipe()
   command = [

@@ -1,4 +1,4 @@
-"""What a report says of losses that were measured on a part of the held-out splits."""
+"""Reports of losses that were measured on a part of the held-out splits."""
 
 from pathlib import Path
 
@@ -26,17 +26,17 @@ def measured_on(part: dict, *runs: Path) -> None:
     write_result(run, (read_result(run) or {}) | part)
 
 
-def test_the_part_is_named(directory):
+def test_a_report_states_the_scored_part(directory):
   measured_on(PART, *directory.glob('*/seed_*'))
   summary = load_summary(fake_runs.BLOCK, directory)
   (note,) = (note for note in summary['notes'] if 'subset' in note)
   assert note.startswith('losses are measured on a fixed, evenly spread subset of the validation split: 524,256 of')
   assert 'fixed, evenly spread subset of the validation split' in ' '.join(rendered_table(summary).split())
   assert summary['variants']['relu']['comparison'] is not None
-  assert summary['yardsticks'] == {}  # those beside the runs are of the whole split
+  assert summary['yardsticks'] == {}  # the stored baselines belong to the whole split
 
 
-def test_there_is_nothing_to_say_of_whole_splits(directory):
+def test_whole_splits_have_no_note(directory):
   measured_on(PART | {'val_tokens': 3_194_685, 'test_tokens': 3_178_302}, *directory.glob('*/seed_*'))
   summary = load_summary(fake_runs.BLOCK, directory)
   assert not [note for note in summary['notes'] if 'subset' in note]
@@ -57,7 +57,7 @@ def test_losses_of_different_parts_are_not_pooled(directory):
   assert 'run.final_evaluation_tokens is 524288 in seed 0' in relu['sentence']
 
 
-def test_a_run_that_diverged_was_measured_on_nothing(tmp_path):
+def test_a_diverged_run_without_a_scored_part_is_comparable(tmp_path):
   statuses = {('relu', 0): 'diverged'}
   directory = fake_runs.write_experiment(
     tmp_path / 'block', levels={'baseline': 2.9, 'relu': 2.8}, points=2, statuses=statuses

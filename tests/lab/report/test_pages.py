@@ -1,4 +1,4 @@
-"""The pages in a real browser: nothing is missing, nothing overflows, nothing is complained about."""
+"""The pages in a real browser: every image loads, nothing overflows, and there are no errors."""
 
 import fake_runs
 import pytest
@@ -12,7 +12,7 @@ from lab.reproduce import record, reproduction_report
 pytestmark = pytest.mark.browser
 
 IMAGES = '[...document.images].map(image => image.complete && image.naturalWidth > 0)'
-# Whatever reaches past the window, unless it lies in a box that scrolls by itself.
+# Elements that extend past the window, except those in a scrollable box.
 OVERFLOWING = """
 [...document.querySelectorAll('body *')]
   .filter(e => e.getBoundingClientRect().right > window.innerWidth + 0.5 && !e.closest('.scroll, pre, code'))
@@ -50,7 +50,7 @@ def rank_collapse():
 
 
 @pytest.mark.parametrize('make', [experiment_page, reproduction_page])
-def test_a_page_is_whole_at_any_width(make, tmp_path):
+def test_a_page_fits_any_width_without_errors(make, tmp_path):
   page = make(tmp_path)
   with browser(tmp_path / 'profile') as tab:
     for width in (400, 1400):
@@ -64,8 +64,8 @@ def test_a_page_is_whole_at_any_width(make, tmp_path):
     assert tab.errors == []
 
 
-def test_what_is_looked_for_is_found(tmp_path):
-  """The checks above can fail: a page with a missing image, an overflow, an error and a failed request."""
+def test_the_checks_detect_faults(tmp_path):
+  """A page with a missing image, an overflow, two errors and a failed request fails every check above."""
   page = tmp_path / 'page.html'
   page.write_text(
     '<!doctype html><img src="data:image/png;base64,AAAA"><div style="width: 500px">wide</div>'

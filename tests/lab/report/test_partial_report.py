@@ -1,4 +1,4 @@
-"""Summary, table and page of experiments that are not the whole of `block`: runs missing, failed, tuned, of a task."""
+"""Reports of partial and other experiments: with missing, failed or tuned runs, or on a synthetic task."""
 
 import csv
 import json
@@ -67,7 +67,7 @@ def test_partial_experiments_say_what_is_missing(tmp_path, case):
   assert max(map(len, rendered_table(json.loads(text)).splitlines())) <= 100
 
 
-def test_missing_seeds_leave_the_pairs_there_are(tmp_path):
+def test_missing_seeds_leave_the_remaining_pairs(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9, 'relu': 3.0}, points=3)
   for seed in (1, 3, 4):
     (directory / f'baseline/seed_{seed}/result.json').unlink()
@@ -97,7 +97,7 @@ def test_runs_that_were_extended_at_the_same_step_share_a_line(tmp_path):
   assert notes[1:] == ['relu, seed 2: extended at step 30, 40']
 
 
-def test_what_all_variants_lack_is_said_once(tmp_path):
+def test_seeds_that_all_variants_lack_are_reported_once(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9, 'relu': 3.0}, points=3)
   for seed in (2, 3, 4):
     (directory / f'baseline/seed_{seed}/result.json').unlink()
@@ -118,7 +118,7 @@ def test_what_all_variants_lack_is_said_once(tmp_path):
     ({}, (0,), None),
   ],
 )
-def test_an_interval_covers_what_differs_between_seeds(tmp_path, changes, seeds, covers):
+def test_the_table_says_what_the_intervals_cover(tmp_path, changes, seeds, covers):
   experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='x', seeds=seeds)
   levels = {'baseline': 2.9, 'relu': 3.0}
   summary = load_summary(
@@ -131,7 +131,7 @@ def test_an_interval_covers_what_differs_between_seeds(tmp_path, changes, seeds,
   assert said in ' '.join(rendered_table(summary).split())
 
 
-def test_runs_of_other_variants_are_named_not_mixed_in(tmp_path):
+def test_runs_of_undeclared_variants_are_named_and_not_shown(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', points=3)
   experiment = Experiment('?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='block')
   summary = load_summary(experiment, directory)
@@ -139,7 +139,7 @@ def test_runs_of_other_variants_are_named_not_mixed_in(tmp_path):
   assert any('no_residual, post_norm' in note for note in summary['notes'])
   report.write(experiment, directory, COMMAND)
   with (directory / 'results.csv').open() as file:
-    assert len(list(csv.DictReader(file))) == 20  # every run there is
+    assert len(list(csv.DictReader(file))) == 20  # every run in the directory
   with pytest.raises(ConfigError, match='none of mine'):
     load_summary(Experiment('?', {'mine': {}}, name='block'), directory)
 
@@ -160,7 +160,7 @@ def test_a_synthetic_task_is_compared_in_nats(tmp_path):
   assert 'bits per byte' not in page
 
 
-def test_a_tuned_rate_is_told_from_a_shared_one(tmp_path):
+def test_a_report_distinguishes_tuned_and_shared_rates(tmp_path):
   experiment = Experiment(
     '?', {'baseline': {}, 'post': {'model.norm_placement': 'post', 'optimizer.learning_rate': 2e-3}}, name='x'
   )
@@ -169,14 +169,14 @@ def test_a_tuned_rate_is_told_from_a_shared_one(tmp_path):
   tuned = load_summary(experiment, tmp_path / 'tuned')
   assert 'at learning rate 2e-3 (tuned; baseline 4e-3)' in tuned['variants']['post']['sentence']
   assert 'learning rate (4e-3, 2e-3)' in tuned['not_held_equal']
-  assert 'tuning budget for the learning rate' not in tuned['held_equal'], 'of a tuning that is not there'
+  assert 'tuning budget for the learning rate' not in tuned['held_equal'], 'there is no tuning'
   assert 'tuning of the learning rate' in tuned['not_held_equal']
   fake_runs.write_experiment(tmp_path / 'set', experiment, levels, points=3)
   by_hand = load_summary(experiment, tmp_path / 'set')
   assert 'at learning rate 2e-3 (baseline 4e-3)' in by_hand['variants']['post']['sentence']
 
 
-def test_the_names_of_a_grid_are_broken_where_they_are_joined(tmp_path):
+def test_names_of_a_sweep_are_broken_at_the_plus(tmp_path):
   experiment = Experiment(
     '?',
     {'norm_placement=pre+learning_rate=0.001': {}, 'norm_placement=post+learning_rate=0.001': {'model.norm': 'layer'}},

@@ -1,4 +1,4 @@
-"""The summary, the table and the page."""
+"""The report of an experiment: summary, table and page."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ COMMAND = 'python train.py --experiment=block --seeds=0,1,2,3,4'
 
 @pytest.fixture(scope='module')
 def full(tmp_path_factory):
-  """The default experiment with exact losses: relu worse by .06 to .14, post_norm the other way, one run diverged."""
+  """The report of runs with exact losses: relu is worse by 0.06 to 0.14, post_norm better by the same."""
   directory = tmp_path_factory.mktemp('runs') / 'block'
   steps = (0.06, 0.08, 0.10, 0.12, 0.14)
   finals = {('baseline', seed): 3.0 + 0.01 * seed for seed in range(5)}
@@ -29,7 +29,7 @@ def full(tmp_path_factory):
   return directory, paths, json.loads((directory / 'summary.json').read_text())
 
 
-def test_write_leaves_the_agreed_files(full):
+def test_write_creates_the_documented_files(full):
   directory, paths, _ = full
   names = {path.relative_to(directory).as_posix() for path in paths}
   figures = ('final_loss_by_variant', 'loss_curves', 'stream_gradient_by_layer')
@@ -42,7 +42,7 @@ def test_write_leaves_the_agreed_files(full):
   assert paths[-1].name == 'report.html'
 
 
-def test_summary_holds_the_numbers(full):
+def test_the_summary_has_the_numbers(full):
   _, _, summary = full
   relu = summary['variants']['relu']
   comparison = relu['comparison']
@@ -69,9 +69,9 @@ def test_summary_holds_the_numbers(full):
   assert summary['command'] == COMMAND
 
 
-def test_verdicts_name_what_they_hold_for(full):
+def test_verdicts_state_their_conditions(full):
   _, _, summary = full
-  where = 'at learning rate 4e-3 (shared), warm-up 20, fan_in with depth scale'
+  where = 'at learning rate 4e-3 (shared), warm-up 20 steps, initialisation fan_in with depth scale'
   sentences = {name: entry['sentence'] for name, entry in summary['variants'].items()}
   assert sentences['relu'] == f'worse by 0.100 [0.061, 0.139] bits per byte {where}'
   assert sentences['post_norm'] == f'better by 0.100 [0.061, 0.139] bits per byte {where}'
@@ -79,7 +79,7 @@ def test_verdicts_name_what_they_hold_for(full):
   assert sentences['no_residual'].endswith('over the 5 pairs in which both runs reached the last step')
 
 
-def test_token_multiplier_is_read_off_the_mean_curves(full):
+def test_the_token_multiplier_follows_from_the_mean_curves(full):
   directory, _, summary = full
   found = summary['variants']['relu']['token_multiplier']
   curves = {}
@@ -97,7 +97,7 @@ def test_token_multiplier_is_read_off_the_mean_curves(full):
   assert summary['variants']['no_residual']['token_multiplier'] is None
 
 
-def test_held_equal_is_what_the_runs_share(full):
+def test_held_equal_lists_what_the_runs_share(full):
   _, _, summary = full
   assert 'tokens (307,200)' in summary['held_equal']
   assert 'learning rate (4e-3)' in summary['held_equal']
@@ -105,7 +105,7 @@ def test_held_equal_is_what_the_runs_share(full):
 
 
 @pytest.mark.parametrize('width', [100, 80])
-def test_table_fits_a_terminal_and_a_pipe(full, width):
+def test_the_table_fits_its_width_without_escape_codes(full, width):
   _, _, summary = full
   text = rendered_table(summary, width)
   assert max(map(len, text.splitlines())) <= width
@@ -124,7 +124,7 @@ def test_table_fits_a_terminal_and_a_pipe(full, width):
 
 
 @pytest.mark.parametrize('width', [70, 60, 48])
-def test_a_narrow_table_leaves_sizes_out_and_cuts_nothing(full, width):
+def test_a_narrow_table_omits_sizes_and_cuts_nothing(full, width):
   _, _, summary = full
   text = rendered_table(summary, width)
   assert max(map(len, text.splitlines())) <= width
@@ -134,14 +134,14 @@ def test_a_narrow_table_leaves_sizes_out_and_cuts_nothing(full, width):
     assert piece in text
 
 
-def test_table_keeps_rows_whole_at_100_columns(full):
+def test_the_table_does_not_fold_intervals_at_100_columns(full):
   _, _, summary = full
   text = rendered_table(summary)
   assert '[+0.061, +0.139]' in text
   assert '3.06 3.09 3.12' in text
 
 
-def test_table_says_how_runs_failed(tmp_path):
+def test_the_table_says_how_runs_failed(tmp_path):
   statuses = {('baseline', 1): 'diverged', ('relu', 0): 'failed_to_learn', ('relu', 3): 'diverged'}
   directory = fake_runs.write_experiment(tmp_path / 'block', statuses=statuses, points=3)
   summary = load_summary(fake_runs.BLOCK, directory)
@@ -153,7 +153,7 @@ def test_table_says_how_runs_failed(tmp_path):
     assert '…' not in text
 
 
-def test_page_is_one_file_with_all_in_it(full):
+def test_the_page_is_one_self_contained_file(full):
   directory, _, summary = full
   page = (directory / 'report.html').read_text()
   images = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)"', page)
@@ -163,8 +163,8 @@ def test_page_is_one_file_with_all_in_it(full):
   ):
     assert base64.b64decode(image) == (directory / f'figures/{name}.svg').read_bytes()
     assert len(alt) > 40
-  for outside in ('http:', 'https:', '<script', '<link', 'src="figures', '@import'):
-    assert outside not in page
+  for external in ('http:', 'https:', '<script', '<link', 'src="figures', '@import'):
+    assert external not in page
   for piece in (
     COMMAND, fake_runs.BLOCK.question, summary['variants']['relu']['sentence'], 'model.feed_forward=relu',
     'num_layers=12', 'b2c26b8719b188f5', 'jax 0.10.2', summary['interval']['does_not_cover'],
@@ -172,14 +172,14 @@ def test_page_is_one_file_with_all_in_it(full):
     assert piece in page
 
 
-def test_writing_again_changes_nothing(full):
+def test_writing_again_gives_the_same_bytes(full):
   directory, paths, _ = full
   before = {path: path.read_bytes() for path in paths}
   report.write(fake_runs.BLOCK, directory, COMMAND)
   assert {path: path.read_bytes() for path in paths} == before
 
 
-def test_a_figure_of_an_earlier_report_that_this_one_does_not_draw_is_removed(tmp_path):
+def test_an_outdated_figure_is_removed(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', points=2, inspect=False)
   (directory / 'figures').mkdir()
   old, own = directory / 'figures/stream_gradient_by_layer.svg', directory / 'figures/mine.svg'
@@ -189,7 +189,7 @@ def test_a_figure_of_an_earlier_report_that_this_one_does_not_draw_is_removed(tm
   assert (old.exists(), own.exists()) == (False, True)
 
 
-def test_write_returns_the_summary_and_reads_each_run_once(full, monkeypatch):
+def test_write_returns_the_summary_and_reads_each_result_once(full, monkeypatch):
   directory, paths, summary = full
   read, read_result = [], find_results.read_result
   monkeypatch.setattr(find_results, 'read_result', lambda path: read.append(path) or read_result(path))
@@ -197,7 +197,7 @@ def test_write_returns_the_summary_and_reads_each_run_once(full, monkeypatch):
   assert len(read) == len(set(read)) == 20
 
 
-def test_page_escapes_what_a_user_typed(tmp_path):
+def test_the_page_escapes_user_input(tmp_path):
   experiment = Experiment('Is a < b & "c"?', {'baseline': {}, 'relu': {'model.feed_forward': 'relu'}}, name='x')
   fake_runs.write_experiment(tmp_path / 'x', experiment, levels={'baseline': 2.9, 'relu': 3.0}, inspect=False, points=3)
   report.write(experiment, tmp_path / 'x', 'python train.py --name="<b>"')

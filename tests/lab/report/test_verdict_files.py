@@ -1,4 +1,4 @@
-"""verdicts.csv, .md and .tex: the numbers of the summary, in files that other programs can read."""
+"""verdicts.csv, .md and .tex contain the numbers of the summary in formats that other programs read."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def written(tmp_path_factory):
   return directory, json.loads((directory / 'summary.json').read_text())
 
 
-def test_csv_has_every_number_in_full(written):
+def test_csv_has_every_number_in_full_precision(written):
   directory, summary = written
   frame = pd.read_csv(directory / 'verdicts.csv').set_index('variant')
   assert frame.index.tolist() == list(summary['variants'])
@@ -37,7 +37,7 @@ def test_csv_has_every_number_in_full(written):
   assert frame.loc['baseline', 'unit'] == 'bits per byte'
 
 
-def test_markdown_is_one_table_whose_cells_stay_cells(written):
+def test_markdown_is_one_table_with_escaped_cells(written):
   directory, summary = written
   lines = (directory / 'verdicts.md').read_text().split('\n\n')[0].splitlines()
   cells = [re.split(r'(?<!\\)\|', line)[1:-1] for line in lines]
@@ -48,7 +48,7 @@ def test_markdown_is_one_table_whose_cells_stay_cells(written):
   assert f'{summary["variants"]["no_residual"]["mean"]:.3f}' in lines[-1]
 
 
-def test_latex_is_a_tabular_with_nothing_left_to_be_read_as_a_command(written):
+def test_latex_is_a_tabular_with_escaped_cells(written):
   directory, summary = written
   text = (directory / 'verdicts.tex').read_text()
   body = [line for line in text.splitlines() if not line.startswith('%')]
@@ -72,7 +72,7 @@ def test_latex_is_a_tabular_with_nothing_left_to_be_read_as_a_command(written):
   assert '$-$0.' in text
 
 
-def test_a_variant_that_is_not_comparable_has_no_number(tmp_path):
+def test_a_variant_that_is_not_comparable_has_no_numbers(tmp_path):
   experiment = Experiment('?', {'baseline': {}, 'other': {'model.norm': 'layer'}}, name='x', seeds=(0, 1))
   fake_runs.write_experiment(tmp_path, experiment, {'baseline': 2.9}, points=2)
   fake_runs.write_experiment(tmp_path, experiment, {'other': 2.8}, changes={'run.steps': 30}, points=2)
