@@ -14,7 +14,7 @@ import train
 from configs.flags import load_config
 from lab.cli.command_line import parse_flags
 from lab.commands.request import resolve
-from lab.core import plan
+from lab.core import plan, registry
 
 PROJECT = Path(train.__file__).parent
 README = (PROJECT / 'README.md').read_text('utf8')
@@ -66,6 +66,14 @@ def test_the_readme_is_short():
 def test_links_lead_to_files(page):
   for target in re.findall(r'\]\(([^)#:]+)\)', page.read_text('utf8')):
     assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize('name', registry.reproduction_names())
+def test_sources_of_reproductions_are_named(name):
+  (section,) = re.findall(r'^## Sources$(.*?)^## ', README, re.MULTILINE | re.DOTALL)
+  assert f'`{name}`' in section
+  for author, year in re.findall(r'(\w+)(?: et al\.| & \w+)? (\d{4})', registry.find_reproduction(name).source):
+    assert re.search(rf'{author}.* {year}.*`{name}`', section), f'{author} {year}'
 
 
 def test_every_direct_dependency_is_explained():
