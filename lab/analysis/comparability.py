@@ -14,27 +14,27 @@ from training.data.evaluation_subset import evaluation_tokens
 from training.data.synthetic_tasks import TASKS
 from training.identity import SEED_FIELDS, decides
 
-TUNED_PATHS = ('optimizer.learning_rate', 'optimizer.warmup_steps')  # may differ between tuned variants
-TEXT = 'the data checksum'
-PART = 'run.final_evaluation_tokens'  # how much of the held-out splits was scored; 0: all
-SOURCE = 'the checkpoint of run.init_from'
-EXTENDED = 'the step it was extended at'
-TEXT_PATHS = ('data.paths', 'data.text_field', 'data.tokenizer')  # irrelevant where the data checksums agree
-RETOKENIZES = ('data.tokenizer', 'data.end_token')  # change the data checksum but not the text
+TUNED_FIELDS = ('optimizer.learning_rate', 'optimizer.warmup_steps')  # may differ between tuned variants
+DATA_CHECKSUM = 'the data checksum'
+EVALUATION_TOKENS = 'run.final_evaluation_tokens'  # how much of the held-out splits was scored; 0: all
+INIT_CHECKSUM = 'the checkpoint of run.init_from'
+EXTENDED_AT = 'the step it was extended at'
+TEXT_FIELDS = ('data.paths', 'data.text_field', 'data.tokenizer')  # irrelevant where the data checksums agree
+TOKENIZATION_FIELDS = ('data.tokenizer', 'data.end_token')  # change the data checksum but not the text
 SHOWN = 4  # differences that a message lists; summary.json has all
-DEFAULTS = Config().to_flat()
+DEFAULT_CONFIG = Config().to_flat()
 
 
 def comparable_settings(run: RecordedRun) -> dict[str, Any]:
   """Everything except the seeds that decides a run's numbers, by name; None for what its files do not record."""
-  config, result = {**DEFAULTS, **run.config}, run.result
+  config, result = {**DEFAULT_CONFIG, **run.config}, run.result
   found = {path: value for path, value in config.items() if decides(path) and path not in SEED_FIELDS}
-  found[TEXT] = result.get('data_checksum')
-  found[PART] = evaluation_tokens(result)
-  found[SOURCE] = (result.get('init_from') or {}).get('sha256')
+  found[DATA_CHECKSUM] = result.get('data_checksum')
+  found[EVALUATION_TOKENS] = evaluation_tokens(result)
+  found[INIT_CHECKSUM] = (result.get('init_from') or {}).get('sha256')
   # Under a constant learning rate, extending a run gives the same numbers as training the longer run at once.
   extended = [] if config['optimizer.schedule'] == 'constant' else result.get('extended_at') or []
-  found[EXTENDED] = ', '.join(map(str, extended)) or 'none'
+  found[EXTENDED_AT] = ', '.join(map(str, extended)) or 'none'
   settings = {name: value for name, value in (result.get('settings') or {}).items() if decides_random_numbers(name)}
   for change in result.get('environment_changed_at') or ():  # a run trained under two values has both
     for name, (before, now) in change['changes'].items():
@@ -50,7 +50,7 @@ def decides_random_numbers(setting: str) -> bool:
 
 def seeded_components(run: RecordedRun) -> dict[str, int]:
   """The seed of each component of a run that is random: initial values, dropout masks, data order."""
-  config = {**DEFAULTS, **run.config}
+  config = {**DEFAULT_CONFIG, **run.config}
   found = {}
   if not config['run.init_from']:
     found['the initial values'] = config['run.init_seed']
@@ -106,7 +106,7 @@ def inconsistencies(runs: Sequence[RecordedRun]) -> list[str]:
   if len(set(parameters.values())) > 1 and not reasons:
     reasons.append(f'the number of parameters is {_by_value(parameters)}')
   reasons += [f'{path} is {mixed}' for path in SEED_FIELDS if (mixed := _mixed_seeds(path, runs))]
-  if not all({**DEFAULTS, **run.config}['model.causal'] for run in runs):  # trained by an older version
+  if not all({**DEFAULT_CONFIG, **run.config}['model.causal'] for run in runs):  # trained by an older version
     reasons.append('without a causal mask, each position attended to the token it predicts')
   return reasons + [line for run in runs if (line := _contradiction(run))]
 
@@ -123,13 +123,19 @@ def _incompatibilities(
   ours, theirs = runs_of[variant], runs_of[reference]
   allowed = set() if declared is None else {*declared[variant], *declared[reference]}
   if all(run.result.get('learning_rate_tuned') for run in (*ours, *theirs)):
-    allowed |= set(TUNED_PATHS)
+    allowed |= set(TUNED_FIELDS)
   differing = setting_differences(ours, theirs)
   if declared is None:
-    allowed = {name for name in differing if name not in (TEXT, PART) and not name.startswith('the setting ')}
+    allowed = {
+      name
+      for name in differing
+      if name not in (DATA_CHECKSUM, EVALUATION_TOKENS) and not name.startswith('the setting ')
+    }
   synthetic = ours[0].config.get('data.task') in TASKS
-  if allowed & {*RETOKENIZES, *(['data.sequence_length'] if synthetic else [])} and _same_text(ours[0], theirs[0]):
-    differing.pop(TEXT, None)
+  if allowed & {*TOKENIZATION_FIELDS, *(['data.sequence_length'] if synthetic else [])} and _same_text(
+    ours[0], theirs[0]
+  ):
+    differing.pop(DATA_CHECKSUM, None)
   reasons = [
     f'{name} is {format_value(value)} ({reference} {format_value(reference_value)})'
     for name, (value, reference_value) in differing.items()
@@ -154,8 +160,8 @@ def _deviations(
 ) -> list[str]:
   """Where the runs of a variant deviate from its declaration, as after the declaration was edited."""
   first = runs_of[variant][0]
-  free = TUNED_PATHS if first.result.get('learning_rate_tuned') else ()
-  config = {**DEFAULTS, **first.config}
+  free = TUNED_FIELDS if first.result.get('learning_rate_tuned') else ()
+  config = {**DEFAULT_CONFIG, **first.config}
   return [
     f'{path} is {format_value(config[path])} (declared {format_value(value)})'
     for path, value in declared[variant].items()
@@ -180,12 +186,14 @@ def _unknown(
   """Whether one of the two runs was written by a version that did not record this setting."""
   if name.startswith('the setting '):
     return one.result.get('settings') is None or other.result.get('settings') is None
-  return name in (TEXT, SOURCE, PART) and (ours.get(name) is None or theirs.get(name) is None)
+  return name in (DATA_CHECKSUM, INIT_CHECKSUM, EVALUATION_TOKENS) and (
+    ours.get(name) is None or theirs.get(name) is None
+  )
 
 
 def _is_same_content(name: str, by_seed: Mapping[int, Mapping[str, Any]]) -> bool:
   """Whether a setting is a path whose files have the same checksum in all runs, so that the path itself may differ."""
-  checksum = TEXT if name in TEXT_PATHS else SOURCE if name == 'run.init_from' else None
+  checksum = DATA_CHECKSUM if name in TEXT_FIELDS else INIT_CHECKSUM if name == 'run.init_from' else None
   return (
     checksum is not None
     and len({settings[checksum] for settings in by_seed.values()}) == 1
@@ -195,7 +203,7 @@ def _is_same_content(name: str, by_seed: Mapping[int, Mapping[str, Any]]) -> boo
 
 def _contradiction(run: RecordedRun) -> str:
   """Where result.json contradicts config.json; empty if they agree."""
-  config, result = {**DEFAULTS, **run.config}, run.result
+  config, result = {**DEFAULT_CONFIG, **run.config}, run.result
   pairs = {'optimizer.learning_rate': result.get('learning_rate')}
   if result.get('status') != 'diverged':
     pairs['run.steps'] = result.get('steps')

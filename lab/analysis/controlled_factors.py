@@ -5,9 +5,9 @@ from typing import Any
 
 from lab.analysis import wording
 from lab.analysis.comparability import (
-  SOURCE,
-  TEXT,
-  TEXT_PATHS,
+  DATA_CHECKSUM,
+  INIT_CHECKSUM,
+  TEXT_FIELDS,
   comparable_settings,
   seeded_components,
 )
@@ -88,13 +88,13 @@ def _share_order(compared: Sequence[Sequence[RecordedRun]]) -> bool:
 
   def key(run: RecordedRun) -> tuple[Any, ...]:
     settings = comparable_settings(run)
-    sources = TEXT_PATHS if settings[TEXT] else ()
+    sources = TEXT_FIELDS if settings[DATA_CHECKSUM] else ()
     others = *sources, 'data.mask_documents'  # affects attention, not the order
     names = [name for name in settings if name.startswith('data.') and name not in others]
-    names += [TEXT, 'run.batch_size']
-    return run.config['data.seed'], _code(run), *(settings[name] for name in names)
+    names += [DATA_CHECKSUM, 'run.batch_size']
+    return run.config['data.seed'], _code_digests(run), *(settings[name] for name in names)
 
-  return _one_by_seed(compared, key)
+  return _equal_by_seed(compared, key)
 
 
 def _share_initial_values(compared: Sequence[Sequence[RecordedRun]]) -> bool:
@@ -110,13 +110,20 @@ def _share_initial_values(compared: Sequence[Sequence[RecordedRun]]) -> bool:
     ]
     scheme += [settings['model.num_layers']] if any(scheme[1:]) else []  # the scale depends on the depth
     versions = [change['changes'].get('version of jax') for change in result.get('environment_changed_at') or ()]
-    provenance = _code(run), (result.get('versions') or {}).get('jax'), *filter(None, versions)
-    return run.config['run.init_seed'], settings['run.init_from'], settings[SOURCE], *scheme, *random, *provenance
+    provenance = _code_digests(run), (result.get('versions') or {}).get('jax'), *filter(None, versions)
+    return (
+      run.config['run.init_seed'],
+      settings['run.init_from'],
+      settings[INIT_CHECKSUM],
+      *scheme,
+      *random,
+      *provenance,
+    )
 
-  return _one_by_seed(compared, key)
+  return _equal_by_seed(compared, key)
 
 
-def _code(run: RecordedRun) -> list[str | None]:
+def _code_digests(run: RecordedRun) -> list[str | None]:
   """The digests of the code versions that trained a run, in order."""
   changes = [change for change in run.result.get('code_changed_at') or () if change['step'] < run.result['steps']]
   last = changes[-1]['digest'] if changes else _training_digest(run)
@@ -129,7 +136,7 @@ def _training_digest(run: RecordedRun) -> str | None:
   return later[0].get('before') if later else (run.result.get('code') or {}).get('digest')
 
 
-def _one_by_seed(compared: Sequence[Sequence[RecordedRun]], key: Callable[[RecordedRun], Any]) -> bool:
+def _equal_by_seed(compared: Sequence[Sequence[RecordedRun]], key: Callable[[RecordedRun], Any]) -> bool:
   """Whether runs of the same seed have the same key, and every variant shares a seed with the first."""
   first, *others = ({run.seed for run in own} for own in compared)
   if any(first.isdisjoint(seeds) for seeds in others):

@@ -116,7 +116,7 @@ def read_run(record: Mapping[str, Any], notes: list[str]) -> RecordedRun | None:
   except ConfigError as error:
     metrics = pd.DataFrame()
     notes.append(f'{error}; until then its curve is not drawn, and left out of the mean curve')
-  return RecordedRun(directory, record, {**comparability.DEFAULTS, **config}, metrics)
+  return RecordedRun(directory, record, {**comparability.DEFAULT_CONFIG, **config}, metrics)
 
 
 def describe_missing(experiment: Experiment, records: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -24,7 +24,7 @@ _INTEGERS = ('seed', 'steps', 'tokens', 'parameters', 'flops_per_token', 'diverg
 # Columns of results.csv only: whether the run enters its variant's mean (`yes`, or `no: ` and the reason), and the
 # label of the variant.
 CSV_ONLY = ('pooled', 'label')
-NOTHING = find_results.FoundResults([], [])
+NO_RESULTS = find_results.FoundResults([], [])
 _TEXTS = ('experiment', 'variant', 'status')
 
 
@@ -73,7 +73,7 @@ def find_runs(workdir: str | os.PathLike) -> find_results.FoundResults:
 
 def find_experiment_runs(experiment: str, directory: str | os.PathLike) -> find_results.FoundResults:
   """Finds the finished runs of one experiment in its directory; raises as `find_runs`."""
-  found = find_results.find_experiment_results(experiment, directory) if Path(directory).is_dir() else NOTHING
+  found = find_results.find_experiment_results(experiment, directory) if Path(directory).is_dir() else NO_RESULTS
   if not found.records:
     raise _no_runs(Path(directory), found)
   return found

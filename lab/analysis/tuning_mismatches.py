@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lab.analysis import wording
-from lab.analysis.comparability import DEFAULTS, PART, TEXT_PATHS, TUNED_PATHS, comparable_settings
+from lab.analysis.comparability import DEFAULT_CONFIG, EVALUATION_TOKENS, TEXT_FIELDS, TUNED_FIELDS, comparable_settings
 from lab.analysis.recorded_run import RecordedRun
 from lab.analysis.tuning_results import Tuning
 from lab.core.experiment import Experiment
@@ -12,7 +12,7 @@ from lab.core.experiment import Experiment
 def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: Experiment) -> list[str]:
   """Why the learning rates that a tuning chose do not apply to these runs, a phrase each; empty if they apply."""
   lines: list[str] = []
-  settings = {**DEFAULTS, **tuning.about['settings']}
+  settings = {**DEFAULT_CONFIG, **tuning.about['settings']}
   for run in runs:
     chosen = tuning.chosen.get(run.variant)
     own = run.config['optimizer.learning_rate'], run.config['optimizer.warmup_steps']
@@ -26,7 +26,7 @@ def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: E
     same_text = run.result.get('data_checksum') == tuning.about['data_checksum']
     if not same_text:
       lines.append('the tuning read another text')
-    free = {*declared, *TUNED_PATHS, PART, *(TEXT_PATHS if same_text else ())}
+    free = {*declared, *TUNED_FIELDS, EVALUATION_TOKENS, *(TEXT_FIELDS if same_text else ())}
     lines += [
       f'{path} is {wording.format_value(value)} ({wording.format_value(settings[path])} in the tuning)'
       for path, value in comparable_settings(run).items()

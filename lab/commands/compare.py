@@ -22,7 +22,7 @@ FOLDER = 'compare'
 QUESTION = 'How do these runs compare?'
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
   """The location of the runs that are compared as one variant."""
 
   workdir: str
@@ -65,7 +65,7 @@ def compare(
 
 def load(directories: Sequence[str], name: str) -> ExperimentRuns:
   """Loads the runs in the directories as one experiment, each group of them as a variant; raises as `compare`."""
-  groups: dict[Group, list[dict[str, Any]]] = {}
+  groups: dict[RunGroup, list[dict[str, Any]]] = {}
   notes: list[str] = []
   reached: set[str] = set()
   for directory in directories:
@@ -98,7 +98,7 @@ def load(directories: Sequence[str], name: str) -> ExperimentRuns:
   return dataclasses.replace(compared, records=records)
 
 
-def distinct_names(groups: Sequence[Group]) -> list[str]:
+def distinct_names(groups: Sequence[RunGroup]) -> list[str]:
   """The shortest names that distinguish the groups: relu, or block/relu, or a/relu, or a/block/relu."""
   common = os.path.commonpath([group.workdir for group in groups])
   workdirs = [os.path.relpath(group.workdir, common) for group in groups]
@@ -121,13 +121,13 @@ def comparison_name(directories: Sequence[str]) -> str:
   return f'{name[: names.SHORTENED_LENGTH].lstrip("=") or FOLDER}-{names.checksum(repr(directories))}'
 
 
-def _group(record: Mapping[str, Any]) -> Group:
+def _group(record: Mapping[str, Any]) -> RunGroup:
   """The group of a run, by the current names of its folders: a copy or a renamed run has a separate group."""
   above, folder = Path(os.path.abspath(record['directory'])).parts[:-1], os.path.basename(record['directory'])
   own = [] if folder == f'seed_{record["seed"]}' else [folder]
   end = max(1, len(above) - len(Path(record['variant']).parts))  # the variant of a tuning run has two parts
   begin = max(1, end - len(Path(record['experiment']).parts))
-  return Group(str(Path(*above[:begin])), '/'.join(above[begin:end]), '/'.join([*above[end:], *own]))
+  return RunGroup(str(Path(*above[:begin])), '/'.join(above[begin:end]), '/'.join([*above[end:], *own]))
 
 
 def _declared_order(record: Mapping[str, Any]) -> tuple[Any, ...]:

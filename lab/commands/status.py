@@ -150,7 +150,7 @@ def _table(found: Mapping[Run, Status], width: int) -> Table:
   columns = [name for name in COLUMNS if name in ('run', 'state', 'step') or any(row[name] for row in rows)]
   widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
   for name in ('logged', '', 'loss'):  # the least important first
-    if name in columns and _needed(columns, widths) > width:
+    if name in columns and _minimum_width(columns, widths) > width:
       columns.remove(name)
   table = new_table()
   for name in columns:
@@ -161,7 +161,7 @@ def _table(found: Mapping[Run, Status], width: int) -> Table:
   return table
 
 
-def _needed(columns: Sequence[str], widths: Mapping[str, int]) -> int:
+def _minimum_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
   """The minimum width of a table with these columns, in which names and notes may be folded."""
   folded = {'run': min(widths['run'], NAME_WIDTH), '': min(widths.get('', 0), NOTE_WIDTH)}
   return sum(folded.get(name, widths[name]) + 2 for name in columns)

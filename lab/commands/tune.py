@@ -88,18 +88,18 @@ def tune(
 def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: Path) -> list[Run]:
   """Plans the runs of the grid: every variant at every learning rate with every tuning seed."""
   grid = experiment.grid
-  variants, places = {}, {}
+  variants, variant_paths = {}, {}
   for name, rate in itertools.product(experiment.variants, grid.learning_rates):
     variants[f'{name}_lr_{rate:g}'] = {**experiment.variants[name], LEARNING_RATE: rate}
-    places[f'{name}_lr_{rate:g}'] = f'{name}/lr_{rate:g}'
+    variant_paths[f'{name}_lr_{rate:g}'] = f'{name}/lr_{rate:g}'
   planned = dataclasses.replace(experiment, variants=variants, seeds=grid.seeds)
   folder = workdir / experiment.name / 'tuning'
   return [
     dataclasses.replace(
       run,
       experiment=f'{experiment.name}/tuning',
-      variant=places[run.variant],
-      directory=folder / places[run.variant] / f'seed_{run.seed}',
+      variant=variant_paths[run.variant],
+      directory=folder / variant_paths[run.variant] / f'seed_{run.seed}',
     )
     for run in plan.plan_runs(planned, scale, {**FINAL_EVALUATION_ONLY, **changes}, workdir)
   ]

@@ -10,7 +10,7 @@ from fake_runs import edit_runs
 from in_process import run_main
 
 from lab.commands import compare, run_experiment
-from lab.commands.compare import Group
+from lab.commands.compare import RunGroup
 from lab.core import names
 from lab.core.experiment import Experiment
 from lab.core.run import Run
@@ -152,7 +152,7 @@ def test_runs_with_other_tokens_are_compared_if_the_text_is_the_same(place, ours
   ],
 )
 def test_names_are_as_short_as_possible(groups, expected):
-  assert compare.distinct_names([Group(*group) for group in groups]) == expected
+  assert compare.distinct_names([RunGroup(*group) for group in groups]) == expected
 
 
 def test_a_comparison_of_many_directories_has_a_short_name():
