@@ -15,7 +15,7 @@ from training.files import write_sealed
 from training.run_files.result import read_result, write_result
 
 CHECKSUM = 'b2c26b8719b188f5'
-YARDSTICKS = {'unigram': 4.43, 'bigram': 3.34, 'trigram': 2.63}
+NGRAM_BASELINES = {'unigram': 4.43, 'bigram': 3.34, 'trigram': 2.63}
 BLOCK = Experiment(
   question='Which decision in the block matters?',
   variants={
@@ -36,7 +36,7 @@ def write_experiment(
   statuses: dict[tuple[str, int], str] | None = None,
   finals: dict[tuple[str, int], float] | None = None,
   changes: dict | None = None,
-  yardsticks: dict[str, float] | None = None,
+  ngram_baselines: dict[str, float] | None = None,
   **options,
 ) -> Path:
   """Writes the runs of the variants in `levels`, for each seed, with final losses around the level of the variant.
@@ -48,7 +48,7 @@ def write_experiment(
     statuses: by (variant, seed), if not `completed`.
     finals: exact final losses by (variant, seed), instead of random ones around the level.
     changes: to the default config, in every run.
-    yardsticks: bits per byte in yardsticks.json.
+    ngram_baselines: bits per byte in yardsticks.json.
     **options: passed to write_run.
   """
   directory.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def write_experiment(
     'data_checksum': CHECKSUM,
     'part': 0,
     'split': 'validation',
-    'bits_per_byte': YARDSTICKS if yardsticks is None else yardsticks,
+    'bits_per_byte': NGRAM_BASELINES if ngram_baselines is None else ngram_baselines,
   }
   write_sealed(directory / 'yardsticks.json', content)
   for variant, level in (LEVELS if levels is None else levels).items():

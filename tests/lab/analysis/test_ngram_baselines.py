@@ -83,11 +83,11 @@ def test_baselines_in_a_damaged_file_are_computed_again(tmp_path, case):
 
 def test_a_report_shows_only_baselines_of_its_own_text_split_and_part(tmp_path):
   directory = fake_runs.write_experiment(tmp_path / 'block', levels={'baseline': 2.9}, points=2)
-  assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == fake_runs.YARDSTICKS
+  assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == fake_runs.NGRAM_BASELINES
   stored = {'data_checksum': fake_runs.CHECKSUM, 'split': 'validation', 'part': 0}
-  stored['bits_per_byte'] = fake_runs.YARDSTICKS
+  stored['bits_per_byte'] = fake_runs.NGRAM_BASELINES
   for wrong in ({'data_checksum': 'another'}, {'split': 'test'}, {'part': 100}):
     write_sealed(directory / 'yardsticks.json', stored | wrong)
     assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == {}
-  (directory / 'yardsticks.json').write_text(json.dumps(fake_runs.YARDSTICKS))
+  (directory / 'yardsticks.json').write_text(json.dumps(fake_runs.NGRAM_BASELINES))
   assert load_summary(fake_runs.BLOCK, directory)['yardsticks'] == {}

@@ -45,7 +45,7 @@ PARTIAL = {
     {
       'levels': {'baseline': 2.9, 'post_norm': 2.8},
       'statuses': {(name, k): 'diverged' for name in ('baseline', 'post_norm') for k in range(5)},
-      'yardsticks': {},
+      'ngram_baselines': {},
     },
     ['unstable (0 of 5 learned; baseline: 0 of 5 learned)'],
   ),
@@ -146,7 +146,11 @@ def test_runs_of_undeclared_variants_are_named_and_not_shown(tmp_path):
 
 def test_a_synthetic_task_is_compared_in_nats(tmp_path):
   directory = fake_runs.write_experiment(
-    tmp_path / 'copy', COPY, {'baseline': 0.3, 'post': 0.31, 'deep': 4.1}, changes={'data.task': 'copy'}, yardsticks={}
+    tmp_path / 'copy',
+    COPY,
+    {'baseline': 0.3, 'post': 0.31, 'deep': 4.1},
+    changes={'data.task': 'copy'},
+    ngram_baselines={},
   )
   report.write(COPY, directory, 'python train.py --experiment=copy')
   summary = json.loads((directory / 'summary.json').read_text())

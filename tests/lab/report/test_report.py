@@ -64,7 +64,7 @@ def test_the_summary_has_the_numbers(full):
     'margin': 0.02,
     'split': 'validation',
   }
-  assert summary['yardsticks'] == fake_runs.YARDSTICKS
+  assert summary['yardsticks'] == fake_runs.NGRAM_BASELINES
   assert summary['versions'] == {'flax': '0.12.0', 'jax': '0.10.2', 'python': '3.12.3'}
   assert summary['command'] == COMMAND
 
