@@ -15,10 +15,11 @@ from lab.figures.figure_style import COLOURS, new_figure
 from lab.reproduce.model_parts import map_params, residual_streams
 from model import ModelConfig, apply, zero_taps
 from model.config import NormPlacement
+from model.initialisation import BRANCH_OUTPUTS
 from model.transformer import param_shapes
 
 PLACEMENTS: tuple[NormPlacement, ...] = ('pre', 'sandwich', 'none')
-BRANCH_OUTPUTS = ('blocks/attention/output/kernel', 'blocks/feed_forward/down/kernel')
+ZERO_KERNELS = tuple(f'blocks/{name}/kernel' for name in BRANCH_OUTPUTS)
 MARKERS = {0.9: 's', 0.5: 'D'}  # by residual scale
 TOKENS_BT = jnp.arange(16)[None]
 
@@ -62,12 +63,11 @@ def params_with_zero_branches(config: ModelConfig):
   """
 
   def fill(path: str, leaf):
-    if path in BRANCH_OUTPUTS or path.endswith('gain'):
+    if path in ZERO_KERNELS or path.endswith('gain'):
       return np.full(leaf.shape, float(path.endswith('gain')), np.float32)
     rng = np.random.default_rng(list(path.encode()))  # so embedding and head are equal at every depth
-    return rng.normal(size=leaf.shape, scale=1 if path.startswith('embedding') else config.d_model**-0.5).astype(
-      np.float32
-    )
+    scale = 1 if path.startswith('embedding') else config.d_model**-0.5
+    return rng.normal(size=leaf.shape, scale=scale).astype(np.float32)
 
   return map_params(param_shapes(config), fill)
 
