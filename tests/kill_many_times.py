@@ -28,7 +28,7 @@ import numpy as np  # noqa: E402
 from event_files import read_events  # noqa: E402
 
 from training.config import Config  # noqa: E402
-from training.run_files.checkpoint import load, steps_in  # noqa: E402
+from training.run_files.checkpoint import load_checkpoint, steps_in  # noqa: E402
 from training.state import init_state  # noqa: E402
 
 STEPS, EVALUATED_EVERY, SAVED_EVERY = 60, 10, 6
@@ -131,7 +131,7 @@ def final_state(run: Path):
   like = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
   (step, *_) = steps_in(run / 'checkpoints')
   assert step == STEPS
-  return load(run / 'checkpoints' / str(step), like)[0]
+  return load_checkpoint(run / 'checkpoints' / str(step), like)[0]
 
 
 def results_of(place: Path) -> list[dict[str, str]]:

@@ -6,9 +6,9 @@ from typing import Literal
 from model.field_checks import NEARLY_1, ConfigError, check_types
 
 BYTES_END = 'end'  # the data.end_token of a text of bytes
-Task = Literal['kjv', 'files', 'copy', 'associative_recall']
-Optimizer = Literal['adamw', 'sgd', 'lion', 'muon']
-Schedule = Literal['cosine', 'linear', 'constant', 'wsd']
+TaskName = Literal['kjv', 'files', 'copy', 'associative_recall']
+OptimizerName = Literal['adamw', 'sgd', 'lion', 'muon']
+ScheduleName = Literal['cosine', 'linear', 'constant', 'wsd']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class DataConfig:
     mask_documents: whether attention stays within a document; then every batch has `documents_BT`.
   """
 
-  task: Task = 'kjv'
+  task: TaskName = 'kjv'
   paths: str = ''
   text_field: str = 'text'
   tokenizer: str = ''
@@ -82,9 +82,9 @@ class OptimizerConfig:
     accumulate: number of parts that a batch is taken in, one after the other, to save memory; the update is the same.
   """
 
-  name: Optimizer = 'adamw'
+  name: OptimizerName = 'adamw'
   learning_rate: float = 4e-3
-  schedule: Schedule = 'cosine'
+  schedule: ScheduleName = 'cosine'
   warmup_steps: int = 20
   final_fraction: float = 0.1
   decay_fraction: float = 0.2

@@ -5,22 +5,15 @@ from typing import Any
 
 from model.counts import flops_per_token, num_parameters
 from training.config import Config
-from training.data.dataset import Dataset
 from training.data.evaluation_subset import evaluation_subset
 from training.data.loading import Data
 from training.data.ngrams import unigram_entropy
 from training.metric_names import VALIDATION_BITS, VALIDATION_LOSS
-from training.programs import Programs
 from training.scoring import Scoring
 from training.state import State
 from training.step import has_diverged
 
 FAILED_TO_LEARN = 0.99  # share of the unigram entropy: a model with a higher loss does not use the context
-
-
-def evaluate(config: Config, programs: Programs, params, source: Dataset, sequences: int | None = None) -> float:
-  """Mean loss in nats over the scored tokens of a split, or of `sequences` of it, evenly spread."""
-  return Scoring(config, programs, params).mean_loss('split', source, sequences)
 
 
 def validate(config: Config, data: Data, scoring: Scoring) -> dict[str, float]:

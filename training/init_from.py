@@ -12,7 +12,7 @@ from training.digests import Damaged
 from training.mesh import by_rule
 from training.paths import parse_path
 from training.run_files import run_directory
-from training.run_files.checkpoint import load, steps_in
+from training.run_files.checkpoint import load_checkpoint, steps_in
 from training.run_files.stored_run import read_config
 from training.run_files.trained_run import config_check
 from training.state import init_state
@@ -51,7 +51,7 @@ def source_params(config: Config, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
   like = jax.eval_shape(lambda seed: init_state(source, seed), jax.ShapeDtypeStruct((), np.uint32))
   placed = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), like, by_rule(mesh, like))
   try:
-    state, manifest = load(path, placed, config_check(path.parents[1], source))
+    state, manifest = load_checkpoint(path, placed, config_check(path.parents[1], source))
   except Damaged as error:
     raise ConfigError(f'--init_from={config.run.init_from}: the checkpoint is damaged: {error}') from None
   return state.params, {'run': config.run.init_from, 'step': int(state.step), 'sha256': manifest['sha256']}

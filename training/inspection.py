@@ -18,7 +18,7 @@ from training.data.dataset import Batch
 from training.measures import forward_measures, gradient_measures
 from training.metric_names import GRAD_NORM, PARAM_NORM, SEQUENCE_GRAD_NORM, TRAIN_LOSS, MetricName
 from training.parameter_tree import parameter_name
-from training.step import loss_and_gradients, norm_by_layer, objective
+from training.step import loss_and_gradients, norm_per_layer, objective
 
 
 def inspect(
@@ -63,12 +63,12 @@ def inspect(
 def _program(config: Config, by_position: bool, by_sequence: bool):
   def sequence_norms(params, row):
     gradient = jax.grad(lambda params: objective(config, params, row))(params)
-    return jax.tree.map(jnp.square, norm_by_layer(gradient))
+    return jax.tree.map(jnp.square, norm_per_layer(gradient))
 
   def measure(params, batch):
     taps = model.zero_taps(config.model, batch['inputs_BT'].shape[1] if by_position else None)
     losses, gradient, stream_gradient, stats = loss_and_gradients(config, params, batch, taps)
-    norms = {GRAD_NORM: norm_by_layer(gradient), PARAM_NORM: norm_by_layer(params)}
+    norms = {GRAD_NORM: norm_per_layer(gradient), PARAM_NORM: norm_per_layer(params)}
     if by_sequence:
       rows = jax.tree.map(lambda x: x[:, None], batch)
       squares = jax.lax.map(functools.partial(sequence_norms, params), rows)

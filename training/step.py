@@ -186,12 +186,12 @@ def make_train_step(
     if level != 'off':
       logged = is_logged(config, state.step + 1) | has_diverged(config, new_state.nonfinite_in_a_row)
       trees = {names.GRAD_NORM: gradient, names.UPDATE_NORM: updates, names.PARAM_NORM: state.params}
-      shapes = jax.eval_shape(_norms_by_layer, trees)
+      shapes = jax.eval_shape(_norms_per_layer, trees)
       zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
       metrics |= {
         'stream_gradient': stream_gradient,
         'stats': stats,
-        'parameter_norms': jax.lax.cond(logged, _norms_by_layer, lambda _: zeros, trees),
+        'parameter_norms': jax.lax.cond(logged, _norms_per_layer, lambda _: zeros, trees),
       }
     return new_state, metrics
 
@@ -220,7 +220,7 @@ def is_logged(config: Config, step):
   return (step % config.run.log_interval == 0) | (step == 1) | (step == config.run.steps)
 
 
-def norm_by_layer(tree):
+def norm_per_layer(tree):
   """The Euclidean norm of every leaf in float32; for the leaves of the blocks, of each layer."""
 
   def norm(path, leaf):
@@ -230,8 +230,8 @@ def norm_by_layer(tree):
   return jax.tree.map_with_path(norm, tree)
 
 
-def _norms_by_layer(trees):
-  return {name: norm_by_layer(tree) for name, tree in trees.items()}
+def _norms_per_layer(trees):
+  return {name: norm_per_layer(tree) for name, tree in trees.items()}
 
 
 def _where(condition, chosen, otherwise):

@@ -13,8 +13,7 @@ from training.config import ConfigError
 from training.files import write_atomically
 from training.run_files.metrics_log import read_metrics
 from training.run_files.stored_run import check_log, intact_result
-from training.run_files.times import NAME as TIMES
-from training.run_files.times import read_times
+from training.run_files.times import TIMES, read_times
 
 COLUMNS = (
   'experiment', 'variant', 'seed', 'status', 'steps', 'tokens', 'parameters', 'flops_per_token', 'learning_rate',

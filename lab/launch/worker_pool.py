@@ -202,7 +202,7 @@ class _WorkerPool:
     exists = run.directory.is_dir()
     if exists:  # if it has been moved away, nothing must be created in its place
       with contextlib.suppress(OSError):  # the disk may be full, which may be why the run failed
-        run_directory.record_failure(run.directory, run_directory.Failure(failure.message, failure.log_start))
+        run_directory.record_failure(run.directory, run_directory.FailureRecord(failure.message, failure.log_start))
     self.display.failed(run, failure.message, log if failure.show_log and exists else None, failure.log_start)
 
   async def _start(self, slot: WorkerSlot) -> asyncio.subprocess.Process:

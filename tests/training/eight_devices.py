@@ -17,9 +17,9 @@ from training import programs
 from training.config import Config, DataConfig, OptimizerConfig, RunConfig
 from training.data.batches import train_batches
 from training.data.loading import load_data
-from training.evaluation import evaluate
 from training.mesh import by_rule, make_mesh, replicated
 from training.run_files.checkpoint import Checkpoints
+from training.scoring import Scoring
 from training.state import init_state
 
 CONFIG = Config(
@@ -93,7 +93,7 @@ def held_out() -> float:
     step = programs.on_own_rows(mesh, compile_quickly(*programs.evaluation_program(config, mesh)))
     compiled = programs.Programs(mesh, start, start, step)
     params = jax.device_put(start(config.replace({'mesh.data': 1})).params, replicated(mesh))
-    losses.append(evaluate(config, compiled, params, load_data(config).test, 16 * 2048))
+    losses.append(Scoring(config, compiled, params).mean_loss('test', load_data(config).test, 16 * 2048))
   return abs(losses[1] / losses[0] - 1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from model.config import ModelConfig
 from training import loop, programs
 from training.config import Config, DataConfig, OptimizerConfig, RunConfig
-from training.run_files.checkpoint import load, steps_in
+from training.run_files.checkpoint import load_checkpoint, steps_in
 from training.run_files.result import read_result
 
 CONFIG = Config(
@@ -40,7 +40,7 @@ def rows_of(directory: Path) -> list[dict]:
 def final_state(directory: Path, config: Config = CONFIG):
   """The newest checkpoint."""
   folder = directory / 'checkpoints'
-  return load(folder / str(steps_in(folder)[0]), programs.programs_for(config).init(np.uint32(0)))[0]
+  return load_checkpoint(folder / str(steps_in(folder)[0]), programs.programs_for(config).init(np.uint32(0)))[0]
 
 
 def same_bits(one, other) -> bool:

@@ -12,7 +12,7 @@ from saved_states import ABOUT, assert_same, shapes_of, state_of
 
 from training.config import ConfigError
 from training.digests import Damaged
-from training.run_files.checkpoint import Checkpoints, load, steps_in
+from training.run_files.checkpoint import Checkpoints, load_checkpoint, steps_in
 
 
 def damage(path: Path, how: str) -> None:
@@ -47,7 +47,7 @@ def test_a_damaged_file_is_named_and_the_previous_checkpoint_is_restored(tmp_pat
       damage(folder / file, how)
       tried += 1
       with pytest.raises(Damaged, match=f'^{re.escape(str(folder / file))}'):
-        load(folder / '6', shapes_of(states[6]))
+        load_checkpoint(folder / '6', shapes_of(states[6]))
       if how == 'middle':
         with Checkpoints(folder, keep=2) as checkpoints:
           found = checkpoints.restore(shapes_of(states[6]), lambda about: None)
@@ -88,4 +88,4 @@ def test_arrays_that_changed_before_they_were_written_are_not_loaded(tmp_path, m
   with Checkpoints(tmp_path, keep=1) as checkpoints:
     checkpoints.save(state, ABOUT)
   with pytest.raises(Damaged, match=r"1: \.params\['head'\]\['kernel'\] has changed since it was saved"):
-    load(tmp_path / '1', shapes_of(state))
+    load_checkpoint(tmp_path / '1', shapes_of(state))

@@ -170,7 +170,7 @@ def test_the_code_version_of_a_run_is_read_from_its_result_or_environment(finish
 
 def test_a_damaged_failure_file_is_reported(tmp_path):
   assert run_directory.read_failure(tmp_path) is None
-  run_directory.record_failure(tmp_path, run_directory.Failure('out of memory', 7))
+  run_directory.record_failure(tmp_path, run_directory.FailureRecord('out of memory', 7))
   assert run_directory.read_failure(tmp_path) == ('out of memory', 7)
   change(tmp_path / 'failure.json', error='all is well')
   assert 'failure.json is damaged' in run_directory.read_failure(tmp_path).error

@@ -10,11 +10,11 @@ from tiny_steps import CONFIG, SKIP, bad_batch, batch_of, compiled_init, compile
 
 from training.data.loading import load_data
 from training.digests import array_checksums
-from training.evaluation import evaluate
 from training.mesh import partition
 from training.optimizer import make_average
 from training.programs import programs_for
 from training.run_files.checkpoint import steps_in
+from training.scoring import Scoring
 from training.state import AveragedState, State, with_params
 
 
@@ -92,12 +92,14 @@ def test_the_average_is_evaluated_and_resumes_to_the_bit(tmp_path, monkeypatch):
     load_data(config),
     programs_for(config),
   )
-  averaged, raw = (evaluate(config, programs, params, data.validation) for params in (state.ema, state.params))
+  averaged, raw = (
+    Scoring(config, programs, params).mean_loss('validation', data.validation) for params in (state.ema, state.params)
+  )
   assert result['evaluated_weights'] == 'ema 0.95'
   assert result['val_loss'] == averaged != raw
   last = [row['validation/loss'] for row in quick_runs.rows_of(tmp_path / 'unstopped') if 'validation/loss' in row][-1]
   sequences = config.run.evaluation_batches * config.run.batch_size
-  assert last == evaluate(config, programs, state.ema, data.validation, sequences)
+  assert last == Scoring(config, programs, state.ema).mean_loss('validation', data.validation, sequences)
   with pytest.raises(quick_runs.Stop):
     quick_runs.train(tmp_path / 'parts', config, report=quick_runs.stop_at(30))
   assert steps_in(tmp_path / 'parts' / 'checkpoints') == [24, 12]

@@ -86,12 +86,14 @@ def test_the_loss_of_a_split_is_the_mean_over_all_its_tokens(extra):
   source = Sequences(evaluation_size(CONFIG) + extra)
   step, _, params = compiled()
   nats, scored = nats_one_by_one(source, range(len(source)))
-  assert evaluation.evaluate(CONFIG, programs_with(step), params, source) == pytest.approx(nats / scored, rel=1e-5)
+  assert Scoring(CONFIG, programs_with(step), params).mean_loss('split', source) == pytest.approx(
+    nats / scored, rel=1e-5
+  )
 
 
 def test_all_batches_have_the_same_shape_and_every_target_counts_once():
   step, source = Counting(), Sequences(2 * evaluation_size(CONFIG) + 3)
-  loss = evaluation.evaluate(CONFIG, programs_with(step), None, source)
+  loss = Scoring(CONFIG, programs_with(step), None).mean_loss('split', source)
   assert [batch['inputs_BT'].shape for batch in step.batches] == [(evaluation_size(CONFIG), 8)] * 3
   assert loss == pytest.approx((source.tokens[:, 1:] * source.weights).sum() / source.weights.sum(), rel=1e-6)
 
@@ -99,11 +101,13 @@ def test_all_batches_have_the_same_shape_and_every_target_counts_once():
 def test_sums_are_taken_in_double_precision():
   sums = iter([(2.0**24, 2.0**24), (1.0, 1.0), (1.0, 1.0)])
   step = programs_with(lambda params, batch: tuple(jnp.float32(x) for x in next(sums)))
-  loss = evaluation.evaluate(CONFIG, step, None, Sequences(2 * evaluation_size(CONFIG) + 3))
+  loss = Scoring(CONFIG, step, None).mean_loss('split', Sequences(2 * evaluation_size(CONFIG) + 3))
   assert loss == (2**24 + 2) / (2**24 + 2)
   sums = iter([(2.0**24, 2.0**24), (1.0, 0.0), (1.0, 0.0)])
   step = programs_with(lambda params, batch: tuple(jnp.float32(x) for x in next(sums)))
-  assert evaluation.evaluate(CONFIG, step, None, Sequences(2 * evaluation_size(CONFIG) + 3)) == (2**24 + 2) / 2**24
+  assert (
+    Scoring(CONFIG, step, None).mean_loss('split', Sequences(2 * evaluation_size(CONFIG) + 3)) == (2**24 + 2) / 2**24
+  )
 
 
 class Bytes:

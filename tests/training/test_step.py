@@ -32,7 +32,7 @@ import model
 from training.step import (
   is_logged,
   make_evaluation_step,
-  norm_by_layer,
+  norm_per_layer,
 )
 
 
@@ -141,7 +141,7 @@ def test_the_norm_of_each_parameter_and_layer(first_step):
 
 def test_norms_of_a_half_precision_tree_are_taken_in_float32():
   tree = {'blocks': {'kernel': jnp.full((2, 64, 64), 300, jnp.float16)}, 'head': jnp.full((3,), 2, jnp.bfloat16)}
-  norms = norm_by_layer({'blocks': tree['blocks'], 'head': {'kernel': tree['head']}})
+  norms = norm_per_layer({'blocks': tree['blocks'], 'head': {'kernel': tree['head']}})
   np.testing.assert_allclose(norms['blocks']['kernel'], [300 * 64] * 2)
   assert norms['head']['kernel'] == pytest.approx(12**0.5)
 

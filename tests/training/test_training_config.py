@@ -18,7 +18,7 @@ from training.config import (
   RunConfig,
   known_paths,
 )
-from training.config_sections import Task
+from training.config_sections import TaskName
 from training.known_names import nearest_name
 
 REFUSED = [
@@ -97,7 +97,7 @@ REFUSED = [
       f'model.causal=False lets every position attend to the token it predicts, and data.task={task} is next-token '
       'prediction: set model.causal=True (model.apply alone also takes models without a causal mask)',
     )
-    for task in typing.get_args(Task)
+    for task in typing.get_args(TaskName)
   ),
   ({'model.num_layers': 0}, 'model.num_layers=0: must be at least 1'),
   (

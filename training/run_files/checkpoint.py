@@ -120,7 +120,7 @@ class Checkpoints:
     Raises:
       ConfigError: if there are checkpoints, and all are damaged.
     """
-    found = newest_intact(self._directory, lambda path: load(path, like, check))
+    found = newest_intact(self._directory, lambda path: load_checkpoint(path, like, check))
     if found is None:
       return None
     (state, manifest), notes = found
@@ -191,7 +191,9 @@ def newest_intact(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, li
   return None
 
 
-def load(path: Path, like: State, check: Callable[[About], None] = lambda about: None) -> tuple[State, dict[str, Any]]:
+def load_checkpoint(
+  path: Path, like: State, check: Callable[[About], None] = lambda about: None
+) -> tuple[State, dict[str, Any]]:
   """The state of one checkpoint, and its manifest; the checksums of each file and array are verified.
 
   Args:

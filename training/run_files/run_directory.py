@@ -106,30 +106,30 @@ def check_data(directory: Path, data_checksum: str) -> None:
     )
 
 
-class Failure(NamedTuple):
+class FailureRecord(NamedTuple):
   """Why a run ended without a result, and the offset in bytes of the failed attempt in the worker's log."""
 
   error: str
   log_start: int = 0
 
 
-def record_failure(directory: Path, failure: Failure) -> None:
+def record_failure(directory: Path, failure: FailureRecord) -> None:
   """Writes failure.json: why the run ended without a result."""
   write_sealed(directory / FAILURE, failure._asdict())
 
 
-def read_failure(directory: Path) -> Failure | None:
+def read_failure(directory: Path) -> FailureRecord | None:
   """Why the run ended without a result; None if no failure is recorded."""
   try:
     failure = read_json(directory / FAILURE)
   except Damaged as error:
-    return Failure(f'the cause is not known: {error.what}')
+    return FailureRecord(f'the cause is not known: {error.what}')
   if failure is None:
     return None
   why, start = failure.get('error'), failure.get('log_start', 0)
   if not isinstance(why, str) or type(start) is not int or start < 0:
-    return Failure(f'the cause is not known: {directory / FAILURE} lacks it')
-  return Failure(why, start)
+    return FailureRecord(f'the cause is not known: {directory / FAILURE} lacks it')
+  return FailureRecord(why, start)
 
 
 def delete_leftovers(directory: Path) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from training.files import write_atomically
 
-NAME = 'times.jsonl'
+TIMES = 'times.jsonl'
 
 
 class Time(NamedTuple):
@@ -33,7 +33,7 @@ class TimesLog:
 
   def __init__(self, directory: Path, steps: set[int]):
     """Opens times.jsonl of a run, and drops lines of other steps and damaged lines."""
-    path = directory / NAME
+    path = directory / TIMES
     self.times = {step: logged for step, logged in read_times(path).items() if step in steps}
     write_atomically(path, ''.join(_line(step, logged) for step, logged in self.times.items()))
     self._file = path.open('a', encoding='utf8')

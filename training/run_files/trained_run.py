@@ -87,7 +87,7 @@ def checkpointed_state(config: Config, directory: Path, step: int) -> State:
   """
   like = jax.eval_shape(lambda seed: init_state(config, seed), jax.ShapeDtypeStruct((), np.uint32))
   try:
-    return checkpoint.load(directory / 'checkpoints' / str(step), like, config_check(directory, config))[0]
+    return checkpoint.load_checkpoint(directory / 'checkpoints' / str(step), like, config_check(directory, config))[0]
   except Exception as error:  # orbax may raise anything if files are deleted while it reads them
     steps, keep = checkpoint_steps(directory), config.run.keep_checkpoints
     if step not in steps or sum(newer > step for newer in steps) >= keep:

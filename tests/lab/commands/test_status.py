@@ -37,7 +37,7 @@ def runs(tmp_path, monkeypatch):
     with locks.locked(runs[name].directory / locks.LOCK):
       pass
   run_directory.record_failure(
-    runs['failed'].directory, run_directory.Failure('XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]')
+    runs['failed'].directory, run_directory.FailureRecord('XlaRuntimeError: RESOURCE_EXHAUSTED [/gpu:0]')
   )
   (runs['failed'].directory / 'log.txt').write_text('first\n' * 9 + 'Traceback\nout of memory\n')
   (runs['waiting'].directory).mkdir(parents=True)

@@ -37,7 +37,7 @@ def train_on(run, step: int) -> None:
 
 def rotate_before(monkeypatch, run, steps: list[int], times: int = 1, partly: bool = False) -> None:
   """Lets training continue between selecting and reading a checkpoint."""
-  load, pending = checkpoint.load, list(range(steps[0], steps[0] + 100 * times, 100))
+  load_checkpoint, pending = checkpoint.load_checkpoint, list(range(steps[0], steps[0] + 100 * times, 100))
 
   def late(path, like, check):
     if pending:
@@ -45,9 +45,9 @@ def rotate_before(monkeypatch, run, steps: list[int], times: int = 1, partly: bo
       if partly:  # rmtree is under way
         path.mkdir(exist_ok=True)
         (path / 'manifest.json').write_text('{')
-    return load(path, like, check)
+    return load_checkpoint(path, like, check)
 
-  monkeypatch.setattr(checkpoint, 'load', late)
+  monkeypatch.setattr(checkpoint, 'load_checkpoint', late)
 
 
 def fake_measure(inspected, batches):
@@ -103,7 +103,7 @@ def test_a_programming_error_is_raised(run, monkeypatch):
   def broken(path, like, check):
     raise ZeroDivisionError
 
-  monkeypatch.setattr(checkpoint, 'load', broken)
+  monkeypatch.setattr(checkpoint, 'load_checkpoint', broken)
   with pytest.raises(ZeroDivisionError):
     trained_run.checkpointed_state(CONFIG, run, 36)
 
@@ -113,7 +113,7 @@ def test_an_orbax_error_on_deleted_files_is_reported_as_deleted(run, monkeypatch
     train_on(run, 48)
     raise ValueError('tensorstore: NOT_FOUND')
 
-  monkeypatch.setattr(checkpoint, 'load', deleted)
+  monkeypatch.setattr(checkpoint, 'load_checkpoint', deleted)
   with pytest.raises(trained_run.CheckpointDeleted):
     trained_run.checkpointed_state(CONFIG, run, 24)
 

@@ -173,7 +173,7 @@ def test_only_unfinished_runs_that_are_not_queued_are_submitted(cwd, cluster, ca
   assert 'all unfinished runs are in the queue\n' in capfd.readouterr().out
   assert not (cluster / 'script').exists()
   (cluster / 'queue').write_text('12_0\n12_3\n')
-  run_directory.record_failure(runs[1], run_directory.Failure('out of memory'))
+  run_directory.record_failure(runs[1], run_directory.FailureRecord('out of memory'))
   assert run_main(*BLOCK) == 0
   assert 'submitted 4 runs as job 12\n' in capfd.readouterr().out
   assert '--array=0-3%4' in (cluster / 'script').read_text()

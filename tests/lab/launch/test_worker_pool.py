@@ -26,7 +26,7 @@ from training.config import Config, ConfigError
 from training.digests import read_manifest
 from training.files import read_json
 from training.run_files import locks, run_directory
-from training.run_files.checkpoint import load, steps_in
+from training.run_files.checkpoint import load_checkpoint, steps_in
 from training.state import init_state
 
 
@@ -266,7 +266,7 @@ def test_the_numbers_do_not_depend_on_the_workers(tmp_path):
   assert list(table['status']) == ['failed_to_learn'] * 2 + ['diverged'] * 2 + ['failed_to_learn'] * 2
   assert len(set(table['val_loss'].dropna())) == 4
   for run in runs:
-    state = load(
+    state = load_checkpoint(
       newest(run.directory), jax.eval_shape(lambda seed, config=run.config: init_state(config, seed), np.uint32(0))
     )[0]
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))

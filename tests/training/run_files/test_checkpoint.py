@@ -17,7 +17,7 @@ from saved_states import ABOUT, CONFIG, assert_same, restored, shapes_of, state_
 from training.config import ConfigError
 from training.files import SaveFailed
 from training.run_files import checkpoint
-from training.run_files.checkpoint import Checkpoints, load, steps_in
+from training.run_files.checkpoint import Checkpoints, load_checkpoint, steps_in
 
 
 @pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', 'muon'])
@@ -80,7 +80,7 @@ def test_the_newest_are_kept(tmp_path):
       checkpoints.save(state, ABOUT)
   assert sorted(os.listdir(tmp_path)) == ['12', '9']
   for step in (9, 12):
-    assert_same(load(tmp_path / str(step), shapes_of(states[step]))[0], states[step])
+    assert_same(load_checkpoint(tmp_path / str(step), shapes_of(states[step]))[0], states[step])
 
 
 def test_an_existing_step_is_not_saved_again(tmp_path):

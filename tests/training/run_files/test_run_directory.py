@@ -196,7 +196,7 @@ def test_a_changed_text_is_noticed(tmp_path):
 
 
 def test_a_failure_is_recorded_until_the_run_starts_again(directory):
-  run_directory.record_failure(directory, run_directory.Failure('out of memory'))
+  run_directory.record_failure(directory, run_directory.FailureRecord('out of memory'))
   assert read_json(directory / 'failure.json') == {'error': 'out of memory', 'log_start': 0}
   run_directory.prepare(directory, OTHER)
   assert os.listdir(directory) == ['config.json']

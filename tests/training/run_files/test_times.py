@@ -9,7 +9,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from lab.analysis.results import load_metrics
 from training.run_files.metrics_log import EMPTY, MetricsLog
-from training.run_files.times import NAME, Time, read_times
+from training.run_files.times import TIMES, Time, read_times
 
 
 def wall_times(directory: Path) -> dict[int, float]:
@@ -49,7 +49,7 @@ def test_a_row_keeps_its_time_when_the_run_resumes(tmp_path, clock):
   write(tmp_path, [11], clock, mark)
   expected = {1: 1001.5, 5: 1003.0, 11: 9001.5}
   assert wall_times(tmp_path) == expected
-  assert read_times(tmp_path / NAME) == {step: Time(wall, float(step)) for step, wall in expected.items()}
+  assert read_times(tmp_path / TIMES) == {step: Time(wall, float(step)) for step, wall in expected.items()}
   metrics = load_metrics(tmp_path)
   assert metrics['wall_time'].to_dict() == expected
   assert metrics['train_seconds'].tolist() == [1.0, 5.0, 11.0]
@@ -60,7 +60,7 @@ def test_a_row_keeps_its_time_when_the_run_resumes(tmp_path, clock):
 
 def test_rows_without_a_time_have_that_of_the_file(tmp_path, clock):
   mark = write(tmp_path, [1, 5], clock)
-  (tmp_path / NAME).unlink()
+  (tmp_path / TIMES).unlink()
   written = (tmp_path / 'metrics.jsonl').stat().st_mtime
   write(tmp_path, [10], clock, mark)
   assert wall_times(tmp_path) == {1: written, 5: written, 10: 1004.5}
@@ -73,7 +73,7 @@ def test_rows_without_a_time_have_that_of_the_file(tmp_path, clock):
 )
 def test_a_damaged_time_does_not_affect_others(tmp_path, clock, damaged):
   mark = write(tmp_path, [1, 5], clock)
-  path = tmp_path / NAME
+  path = tmp_path / TIMES
   first, _ = path.read_text().splitlines()
   path.write_text(f'{first}\n{damaged}\n')
   assert list(read_times(path)) == [1]
