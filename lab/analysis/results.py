@@ -12,19 +12,16 @@ from lab.analysis import find_results
 from training.config import ConfigError
 from training.files import write_atomically
 from training.run_files.metrics_log import read_metrics
+from training.run_files.result import FIELDS
 from training.run_files.stored_run import check_log, intact_result
 from training.run_files.times import TIMES, read_times
 
-COLUMNS = (
-  'experiment', 'variant', 'seed', 'status', 'steps', 'tokens', 'parameters', 'flops_per_token', 'learning_rate',
-  'val_loss', 'val_bits_per_byte', 'test_bits_per_byte', 'seconds', 'tokens_per_second', 'diverged_at',
-)  # fmt: skip
-_INTEGERS = ('seed', 'steps', 'tokens', 'parameters', 'flops_per_token', 'diverged_at')
+COLUMNS = tuple(name for name, field in FIELDS.items() if field.required)  # those that every result has
 # Columns of results.csv only: whether the run enters its variant's mean (`yes`, or `no: ` and the reason), and the
 # label of the variant.
 CSV_ONLY = ('pooled', 'label')
 NO_RESULTS = find_results.FoundResults([], [])
-_TEXTS = ('experiment', 'variant', 'status')
+_DTYPES = {int: 'Int64', float: 'float64'}
 
 
 def load(*workdirs: str | os.PathLike) -> pd.DataFrame:
@@ -90,8 +87,8 @@ def as_table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
   others = [name for name in frame.columns if name not in COLUMNS and name not in last]
   frame = frame.reindex(columns=[*COLUMNS, *others, *last])
   for name in COLUMNS:
-    if name not in _TEXTS:
-      frame[name] = pd.to_numeric(frame[name]).astype('Int64' if name in _INTEGERS else 'float64')
+    if FIELDS[name].kind in _DTYPES:
+      frame[name] = pd.to_numeric(frame[name]).astype(_DTYPES[FIELDS[name].kind])
   return frame
 
 

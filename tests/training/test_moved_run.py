@@ -63,7 +63,7 @@ def test_a_save_that_fails_after_a_move_names_the_move(tmp_path):
   run = tmp_path / 'run'
 
   def save(held):
-    with loop._told_if_moved(run, held):
+    with loop._noticing_moves(run, held):
       run.rename(tmp_path / 'moved')
       (run / 'checkpoints' / '9.saving').mkdir(parents=True)
       raise OSError(2, 'No such file or directory')

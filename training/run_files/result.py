@@ -60,6 +60,7 @@ _KINDS = {
 }
 _COUNT, _POSITIVE = Field(int, 0), Field(int, 0, strict=True)
 _LOSS = Field(float, 0, null=True)
+# The required fields come first: they are the columns of results.csv, in this order.
 FIELDS: Mapping[str, Field] = {
   'experiment': Field(str),
   'variant': Field(str),

@@ -144,3 +144,10 @@ def test_a_run_without_metrics_by_position_is_an_error(tmp_path):
   (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "train/loss": 2.0}\n')
   with pytest.raises(ConfigError, match=r'inspect\.level=full'):
     results.load_positions(tmp_path)
+
+
+def test_the_columns_of_results_csv():
+  assert results.COLUMNS == (
+    'experiment', 'variant', 'seed', 'status', 'steps', 'tokens', 'parameters', 'flops_per_token', 'learning_rate',
+    'val_loss', 'val_bits_per_byte', 'test_bits_per_byte', 'seconds', 'tokens_per_second', 'diverged_at',
+  )  # fmt: skip
