@@ -53,7 +53,7 @@ def verdict_sentence(comparison: Comparison, runs: Mapping[str, int], unit: str,
     return f'{verdict} by {abs(comparison.difference):.3f} {format_interval(low, high, "-")} {unit} at {where}'
   if verdict == 'equivalent':
     return f'equivalent within {format_number(comparison.margin)}: {format_effect(comparison, unit)} at {where}'
-  towards = f', in the direction of {comparison.direction}' if comparison.direction else ''
+  towards = f', leaning towards {comparison.direction}' if comparison.direction else ''
   return f'{verdict}{towards}: {format_effect(comparison, unit)} at {where}{_more_seeds(comparison)}'
 
 
