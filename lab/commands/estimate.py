@@ -24,7 +24,9 @@ from training.mesh import make_mesh, mesh_shape
 from training.programs import train_program
 from training.run_files.run_directory import workdir_of
 
-COLUMNS = ('mesh', 'parameters', 'GFLOPs a step', 'parameters MB', 'optimizer MB', 'temporaries MB', 'total MB')
+COLUMNS = (
+  'mesh', 'parameters', 'GFLOPs\na step', 'parameters\nMB', 'optimizer\nMB', 'temporary\nMB', 'total\nMB',
+)  # fmt: skip
 
 TIMED_STEPS = 5
 
