@@ -25,7 +25,7 @@ class DataConfig:
     seed: seed of the order of the sequences (and of the strings of a synthetic task); follows the run's seed.
     end_token: the token at the end of each document (a file, a JSON record, a book of the Bible) except the last: the
       name of a token of the tokenizer or, of bytes, `end`, which is token 256. It replaces the newline that otherwise
-      joins documents and counts as that one byte, so that bits per byte compare with and without it. Empty: none.
+      joins documents and counts as that one byte, so that bits per byte are comparable either way. Empty: none.
     mask_documents: whether attention stays within a document; then every batch has `documents_BT`.
   """
 

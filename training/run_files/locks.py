@@ -130,9 +130,7 @@ def check_free(directory: Path) -> None:
   """
   if process := claimant(directory):
     raise _refusal(directory, process)
-  _wait_for(
-    lambda: trainer(directory) is None, directory / LOCK, RELEASE_WITHIN, lambda process: _refusal(directory, process)
-  )
+  _wait_for(lambda: trainer(directory) is None, directory / LOCK, RELEASE_WITHIN, of_run=True)
 
 
 def trainer(directory: Path) -> str | None:
@@ -198,17 +196,15 @@ def _acquire(path: Path) -> Lock | None:
   return None
 
 
-def _wait_for(
-  attempt: Callable, path: Path, patience: float, refusal: Callable[[str], ConfigError] | None = None
-):  # fmt: skip
+def _wait_for(attempt: Callable, path: Path, patience: float, of_run: bool = False):
   """Repeats an attempt until its result is true, and returns that; raises ConfigError after `patience` seconds."""
   start, announced = time.monotonic(), False
   while not (gained := attempt()):
     waited = time.monotonic() - start
     if waited > max(patience, QUERY_WITHIN):
       process = holder(path) or 'another process'
-      if refusal or patience < ANNOUNCE_AFTER:
-        raise refusal(process) if refusal else _refusal(path.parent, process)
+      if of_run or patience < ANNOUNCE_AFTER:
+        raise _refusal(path.parent, process)
       raise ConfigError(f'{path} has been held by {process} for {patience:.0f} s: stop that, or try again later')
     if waited > ANNOUNCE_AFTER and not announced:
       announced = True
