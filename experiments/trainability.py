@@ -88,7 +88,7 @@ def draw(measured: Measured) -> Figure:
         colour = BLACK if values[row, column] > np.mean(list(limits.values())) else 'white'
         axes.text(column, row, f'{share:.0%}', ha='center', va='center', fontsize=7, color=colour)
     axes.set(title=name.replace('_', ' '), xlabel='learning rate')
-    axes.set_xticks(range(len(RATES)), map(wording.format_number, RATES))
+    axes.set_xticks(range(len(RATES)), map(wording.format_compact, RATES))
     axes.grid(visible=False)
   panels[0].set_yticks(range(len(DEPTHS)), [str(depth) for depth in DEPTHS])
   panels[0].set_ylabel('layers')

@@ -15,5 +15,5 @@ def load_summary(experiment, directory):
 
 def rendered_table(summary, width=100):
   file = io.StringIO()
-  Console(file=file, width=width).print(report.summary_table(summary, width))
+  Console(file=file, width=width).print(report.verdict_table(summary, width))
   return file.getvalue()

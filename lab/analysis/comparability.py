@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.analysis.recorded_run import RecordedRun
-from lab.analysis.wording import format_seeds, format_value
+from lab.analysis.wording import format_seeds, format_setting
 from lab.core.experiment import Changes
 from training.config import Config
 from training.data.evaluation_subset import evaluation_tokens
@@ -137,7 +137,7 @@ def _incompatibilities(
   ):
     differing.pop(DATA_CHECKSUM, None)
   reasons = [
-    f'{name} is {format_value(value)} ({reference} {format_value(reference_value)})'
+    f'{name} is {format_setting(value)} ({reference} {format_setting(reference_value)})'
     for name, (value, reference_value) in differing.items()
     if name not in allowed
   ]
@@ -163,7 +163,7 @@ def _deviations(
   free = TUNED_FIELDS if first.result.get('learning_rate_tuned') else ()
   config = {**DEFAULT_CONFIG, **first.config}
   return [
-    f'{path} is {format_value(config[path])} (declared {format_value(value)})'
+    f'{path} is {format_setting(config[path])} (declared {format_setting(value)})'
     for path, value in declared[variant].items()
     if path in config and path not in free and config[path] != value
   ]
@@ -208,8 +208,8 @@ def _contradiction(run: RecordedRun) -> str:
   if result.get('status') != 'diverged':
     pairs['run.steps'] = result.get('steps')
   return '; '.join(
-    f'{path} is {format_value(config[path])} in the config.json of seed {run.seed}, '
-    f'{format_value(value)} in its result.json'
+    f'{path} is {format_setting(config[path])} in the config.json of seed {run.seed}, '
+    f'{format_setting(value)} in its result.json'
     for path, value in pairs.items()
     if value is not None and config[path] != value
   )
@@ -227,7 +227,7 @@ def _by_value(values: Mapping[int, Any]) -> str:
   """The value of each group of seeds, the smallest group first: 30 in seed 3, 150 in seeds 0-2."""
   groups: dict[str, list[int]] = {}
   for seed, value in sorted(values.items()):
-    groups.setdefault(format_value(value), []).append(seed)
+    groups.setdefault(format_setting(value), []).append(seed)
   if len(groups) == 1:
     return next(iter(groups))
   ordered = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))

@@ -69,7 +69,7 @@ def held_equal(runs: ExperimentRuns, entries: Entries, tuning_holds: bool) -> tu
     else:
       different.append(f'{name} ({min(values):,} to {max(values):,})')
   settings = (
-    ('learning rate', [wording.format_number(entry['learning_rate']) for entry in entries.values()]),
+    ('learning rate', [wording.format_compact(entry['learning_rate']) for entry in entries.values()]),
     ('warm-up', [f'{entry["warmup_steps"]} steps' for entry in entries.values()]),
     ('initialisation', [entry['initialisation'] for entry in entries.values()]),
   )

@@ -23,7 +23,7 @@ def load(experiment: Experiment, directory: str | os.PathLike) -> ExperimentRuns
   Raises:
     ConfigError: if it has no run of the declared variants.
   """
-  found_results = results.find_experiment_runs(experiment.name, directory)
+  found_results = results.find_finished_runs_of_experiment(experiment.name, directory)
   records = found_results.records
   order = {name: position for position, name in enumerate(experiment.variants)}
   found = sorted(

@@ -45,14 +45,14 @@ def load(*workdirs: str | os.PathLike) -> pd.DataFrame:
     raise ConfigError("results.load needs a directory, as in results.load('runs')")
   records: list[dict[str, Any]] = []
   for workdir in workdirs:
-    found = find_runs(workdir)
+    found = find_finished_runs(workdir)
     for line in found.left_out:
       warnings.warn(f'{workdir}: {line}', stacklevel=2)
     records += [{**record, 'workdir': str(workdir)} for record in found.records]
   return as_table(find_results.distinct(records))
 
 
-def find_runs(workdir: str | os.PathLike) -> find_results.FoundResults:
+def find_finished_runs(workdir: str | os.PathLike) -> find_results.FoundResults:
   """Finds the finished runs under a directory; see `find_results.find_results`.
 
   Raises:
@@ -67,8 +67,8 @@ def find_runs(workdir: str | os.PathLike) -> find_results.FoundResults:
   return found
 
 
-def find_experiment_runs(experiment: str, directory: str | os.PathLike) -> find_results.FoundResults:
-  """Finds the finished runs of one experiment in its directory; raises as `find_runs`."""
+def find_finished_runs_of_experiment(experiment: str, directory: str | os.PathLike) -> find_results.FoundResults:
+  """Finds the finished runs of one experiment in its directory; raises as `find_finished_runs`."""
   found = find_results.find_experiment_results(experiment, directory) if Path(directory).is_dir() else NO_RESULTS
   if not found.records:
     raise _no_runs(Path(directory), found)

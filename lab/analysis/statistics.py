@@ -15,7 +15,7 @@ MOST_SEEDS = 1000  # the largest number of seeds that a report suggests for a ve
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
   """A variant minus its baseline, over the seeds whose runs both reached the last step. Negative is better.
 
   Attributes:
@@ -44,7 +44,7 @@ class Comparison:
   seeds_to_settle: int | None
 
 
-def compare(variant: Mapping[int, Score], baseline: Mapping[int, Score], margin: float) -> Comparison:
+def compare_paired(variant: Mapping[int, Score], baseline: Mapping[int, Score], margin: float) -> PairedComparison:
   """Compares the runs of a variant with those of its baseline, seed by seed.
 
   Args:
@@ -66,7 +66,7 @@ def compare(variant: Mapping[int, Score], baseline: Mapping[int, Score], margin:
     verdict = _verdict(n, low, high, margin)
     if verdict == 'inconclusive':
       seeds = _seeds_to_settle(float(np.mean(values)), float(np.std(values, ddof=1)), margin)
-  return Comparison(n, mean, low, high, p_value(values), differences, margin, verdict, direction, seeds)
+  return PairedComparison(n, mean, low, high, p_value(values), differences, margin, verdict, direction, seeds)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:

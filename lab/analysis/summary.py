@@ -195,7 +195,7 @@ def _add_comparisons(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) 
   baseline = runs.experiment.baseline
   scores = {name: {run.seed: run.score(runs.metric) for run in runs.pooled(name)} for name in variants}
   comparisons = {
-    name: statistics.compare(scores[name], scores[baseline], runs.metric.margin)
+    name: statistics.compare_paired(scores[name], scores[baseline], runs.metric.margin)
     for name in variants
     if name != baseline
   }
@@ -226,7 +226,9 @@ def _add_comparisons(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) 
       entry['token_multiplier'] = _token_multiplier(runs, name, comparison)
 
 
-def _token_multiplier(runs: ExperimentRuns, variant: str, comparison: statistics.Comparison) -> dict[str, Any] | None:
+def _token_multiplier(
+  runs: ExperimentRuns, variant: str, comparison: statistics.PairedComparison
+) -> dict[str, Any] | None:
   """How many times fewer tokens the better variant needs for the other's final loss, if the interval excludes 0."""
   if not comparison.direction or comparison.verdict.startswith('unstable'):
     return None

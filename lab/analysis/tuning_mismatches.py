@@ -28,7 +28,7 @@ def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: E
       lines.append('the tuning read another text')
     free = {*declared, *TUNED_FIELDS, EVALUATION_TOKENS, *(TEXT_FIELDS if same_text else ())}
     lines += [
-      f'{path} is {wording.format_value(value)} ({wording.format_value(settings[path])} in the tuning)'
+      f'{path} is {wording.format_setting(value)} ({wording.format_setting(settings[path])} in the tuning)'
       for path, value in comparable_settings(run).items()
       if path in settings and path not in free and value != settings[path]
     ]
@@ -38,4 +38,4 @@ def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: E
 
 
 def _setting(setting: tuple[float, int]) -> str:
-  return f'learning rate {wording.format_number(setting[0])} with warm-up {setting[1]} steps'
+  return f'learning rate {wording.format_compact(setting[0])} with warm-up {setting[1]} steps'

@@ -211,7 +211,7 @@ def describe_tuning(tuning: Tuning, variants: Iterable[str], data_checksums: Seq
     data_checksums: the data checksums of these runs.
   """
   rates, seeds = tuning.learning_rates, tuning.seeds
-  named = ', '.join(map(wording.format_number, rates))
+  named = ', '.join(map(wording.format_compact, rates))
   warmups = sorted({point.warmup_steps for point in tuning.points})
   with_warmup = f' and warm-up (of {", ".join(map(str, warmups))} steps)' if len(warmups) > 1 else ''
   sentence = (
@@ -232,8 +232,8 @@ def describe_tuning(tuning: Tuning, variants: Iterable[str], data_checksums: Seq
     if len(rates) > 1 and rate in (rates[0], rates[-1]):
       side = 'lowest' if rate == rates[0] else 'highest'
       warnings.append(
-        f'{variant}: its learning rate, {wording.format_number(rate)}, is the {side} of the grid; a better one may lie '
-        'beyond it'
+        f'{variant}: its learning rate, {wording.format_compact(rate)}, is the {side} of the grid; a better one may '
+        'lie beyond it'
       )
     if learned < len(at_rate):
       warnings.append(f'{variant}: {learned} of {len(at_rate)} tuning runs learned at its learning rate')

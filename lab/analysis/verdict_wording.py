@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.analysis.statistics import MOST_SEEDS, Comparison
-from lab.analysis.wording import describe_failures, format_difference, format_interval, format_number
+from lab.analysis.statistics import MOST_SEEDS, PairedComparison
+from lab.analysis.wording import describe_failures, format_compact, format_difference, format_interval
 
 
-def format_effect(comparison: Comparison, unit: str) -> str:
+def format_effect(comparison: PairedComparison, unit: str) -> str:
   """The paired difference with its interval: +0.120 [+0.090, +0.150] bits per byte."""
   if comparison.difference is None:
     return ''
@@ -23,7 +23,7 @@ def describe_conditions(own: Mapping[str, Any], baseline: Mapping[str, Any]) -> 
     own: the variant's entry in the summary.
     baseline: the baseline's entry; settings that differ from the variant's are added in parentheses.
   """
-  rate, theirs = format_number(own['learning_rate']), format_number(baseline['learning_rate'])
+  rate, theirs = format_compact(own['learning_rate']), format_compact(baseline['learning_rate'])
   notes = ['tuned'] if own['learning_rate_tuned'] else ['shared'] if rate == theirs else []
   if rate != theirs:
     notes.append(f'baseline {theirs}')
@@ -34,7 +34,7 @@ def describe_conditions(own: Mapping[str, Any], baseline: Mapping[str, Any]) -> 
   return ', '.join(parts)
 
 
-def verdict_sentence(comparison: Comparison, runs: Mapping[str, int], unit: str, where: str) -> str:
+def verdict_sentence(comparison: PairedComparison, runs: Mapping[str, int], unit: str, where: str) -> str:
   """The verdict in words, with the conditions under which it holds.
 
   Args:
@@ -52,12 +52,12 @@ def verdict_sentence(comparison: Comparison, runs: Mapping[str, int], unit: str,
     low, high = sorted((abs(comparison.low), abs(comparison.high)))
     return f'{verdict} by {abs(comparison.difference):.3f} {format_interval(low, high, "-")} {unit} at {where}'
   if verdict == 'equivalent':
-    return f'equivalent within {format_number(comparison.margin)}: {format_effect(comparison, unit)} at {where}'
+    return f'equivalent within {format_compact(comparison.margin)}: {format_effect(comparison, unit)} at {where}'
   towards = f', leaning towards {comparison.direction}' if comparison.direction else ''
   return f'{verdict}{towards}: {format_effect(comparison, unit)} at {where}{_more_seeds(comparison)}'
 
 
-def _more_seeds(comparison: Comparison) -> str:
+def _more_seeds(comparison: PairedComparison) -> str:
   if comparison.n < 2:
     return '; an interval needs at least two seeds'
   if comparison.seeds_to_settle is None:
@@ -65,7 +65,7 @@ def _more_seeds(comparison: Comparison) -> str:
   return f'; a verdict would need about {comparison.seeds_to_settle} seeds'
 
 
-def _unstable(comparison: Comparison, runs: Mapping[str, int], unit: str, where: str) -> str:
+def _unstable(comparison: PairedComparison, runs: Mapping[str, int], unit: str, where: str) -> str:
   text = f'{comparison.verdict}: {" and ".join(describe_failures(runs)) or "every run learned"} at {where}'
   if comparison.difference is None:
     return f'{text}; in no pair did both runs reach the last step'

@@ -13,7 +13,7 @@ def wrap_name(variant: str) -> str:
   return '\n'.join(line for part in parts for line in textwrap.wrap(part, LONGEST_LINE, break_on_hyphens=False))
 
 
-def format_number(value: float) -> str:
+def format_compact(value: float) -> str:
   """Two significant digits: 4e-3, 1.5e-3, 0.02, 20."""
   if value and abs(value) < 0.01:
     mantissa, _, exponent = f'{value:.1e}'.partition('e')
@@ -42,7 +42,7 @@ def join_phrases(phrases: Sequence[str], limit: int) -> str:
   return ', '.join([*phrases[:limit], *more])
 
 
-def format_value(value: Any) -> str:
+def format_setting(value: Any) -> str:
   """A setting's value; of a long hexadecimal checksum the first eight digits."""
   if isinstance(value, str) and len(value) >= 16 and all(character in '0123456789abcdef' for character in value):
     return value[:8]

@@ -30,7 +30,7 @@ class RunGroup(NamedTuple):
   variant: str
 
 
-def compare(
+def write_comparison(
   directories: Sequence[str], workdir: Path, name: str, label_flags: Sequence[str], command: str
 ) -> tuple[dict[str, Any], list[Path]]:
   """Writes the report of the finished runs in several directories to <workdir>/compare/<name>; trains nothing.
@@ -60,16 +60,16 @@ def compare(
   with locked(folder / 'lock', REPORT_WITHIN):
     clear_unfinished(folder)
     clear_unfinished(folder / 'figures')
-    return report.write_report(runs, folder, command)
+    return report.write_from_runs(runs, folder, command)
 
 
 def load(directories: Sequence[str], name: str) -> ExperimentRuns:
-  """Loads the runs in the directories as one experiment, each group of them as a variant; raises as `compare`."""
+  """Loads the runs in the directories as one experiment, each group as a variant; raises as `write_comparison`."""
   groups: dict[RunGroup, list[dict[str, Any]]] = {}
   notes: list[str] = []
   reached: set[str] = set()
   for directory in directories:
-    found = results.find_runs(directory)
+    found = results.find_finished_runs(directory)
     notes += [f'{directory}: {line}' for line in found.left_out]
     for record in sorted(found.records, key=_declared_order):
       if (real := os.path.realpath(record['directory'])) not in reached:

@@ -112,7 +112,7 @@ def run_experiment(
 
 def print_report(summary: Mapping[str, Any], paths: Sequence[Path], console: Console) -> None:
   """Prints the table of a report and the paths of its files."""
-  console.print(report.summary_table(summary, console.width))
+  console.print(report.verdict_table(summary, console.width))
   for path in paths:
     console.print(_relative_to_cwd(path), highlight=False, soft_wrap=True)
 

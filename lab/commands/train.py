@@ -132,6 +132,6 @@ def _compare(request: TrainRequest, console: Console) -> int:
   if contradicting:
     raise ConfigError(f'--compare only reports on finished runs: omit {contradicting[0]}')
   directories = [str(parse_path(directory, '--compare')) for directory in request.compare if directory.strip()]
-  written = compare.compare(directories, request.directory(), request.name, request.labels, request.command)
+  written = compare.write_comparison(directories, request.directory(), request.name, request.labels, request.command)
   run_experiment.print_report(*written, console)
   return 0

@@ -79,7 +79,7 @@ def tune(
       about = {'command': command, 'code_revision': code_revision(), **_provenance(runs, others)}
       about |= {'settings': settings, 'variants': {name: dict(own) for name, own in declared.items()}}
       tuning_results.write_tuning(Tuning(path, about, points))
-  chosen = {point.variant: wording.format_number(point.learning_rate) for point in points if point.chosen}
+  chosen = {point.variant: wording.format_compact(point.learning_rate) for point in points if point.chosen}
   rates = ', '.join(f'{variant} {rate}' for variant, rate in chosen.items())
   console.print(f'tuned learning rates, from {path}: {rates}', highlight=False)
   return None

@@ -20,13 +20,13 @@ def final_loss_by_learning_rate(tuning: Tuning, experiment: Experiment) -> Capti
   """Final loss against learning rate: points for tuning runs, lines for their means, a ring at the chosen rate."""
   name, title, unit = 'final_loss_by_learning_rate', 'Final loss by learning rate', tuning.points[0].unit
   points = {variant: tuning.of(variant) for variant in experiment.variants if tuning.of(variant)}
-  labels = {variant: f'{variant} ({wording.format_number(tuning.chosen[variant][0])})' for variant in points}
+  labels = {variant: f'{variant} ({wording.format_compact(tuning.chosen[variant][0])})' for variant in points}
   columns = min(4, int(76 / (7 + max(map(len, labels.values()), default=0))) or 1)
   failing = [variant for variant, own in points.items() if any(point.status != 'completed' for point in own)]
   figure = new_figure(2.6 + 0.2 * math.ceil(len(points) / columns) + 0.1 * len(failing))
   axes, styles = figure.add_subplot(), variant_styles(experiment)
   axes.set(xscale='log', xlabel='learning rate', ylabel=f'final validation loss\n({unit})')
-  axes.set_xticks(tuning.learning_rates, [wording.format_number(rate) for rate in tuning.learning_rates])
+  axes.set_xticks(tuning.learning_rates, [wording.format_compact(rate) for rate in tuning.learning_rates])
   axes.xaxis.set_minor_locator(NullLocator())
   _set_y_limits(axes, [point for own in points.values() for point in own])
   for variant, own in points.items():

@@ -46,7 +46,7 @@ def write(
   """
   names = names or {}
   runs = labels.relabel(load_runs.load(experiment, directory), names)
-  return write_report(runs, Path(directory), command, tuning and labels.relabel_tuning(tuning, names))
+  return write_from_runs(runs, Path(directory), command, tuning and labels.relabel_tuning(tuning, names))
 
 
 def read_summary(
@@ -61,7 +61,7 @@ def read_summary(
   return {**summarise(runs, tuning and labels.relabel_tuning(tuning, names or {})), 'command': command}
 
 
-def write_report(
+def write_from_runs(
   runs: ExperimentRuns, directory: Path, command: str, tuning: Tuning | None = None
 ) -> tuple[dict[str, Any], list[Path]]:
   """Does the same as `write`, for runs that have been read."""
@@ -90,7 +90,7 @@ def _remove_figures(folder: Path, names: Iterable[str]) -> None:
     (folder / f'{name}.{suffix}').unlink(missing_ok=True)
 
 
-def summary_table(summary: Mapping[str, Any], width: int = 100) -> Table:
+def verdict_table(summary: Mapping[str, Any], width: int = 100) -> Table:
   """The summary as a table for the terminal, with a sentence for each variant below it.
 
   Args:
@@ -145,7 +145,9 @@ def format_mean(entry: Mapping[str, Any]) -> str:
 
 def _rate(entry: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
   """A line with the learning rate of a variant, for the table of an experiment at tuned rates; otherwise empty."""
-  return f'\nat {wording.format_number(entry["learning_rate"])}' if summary['tuning'] and entry['learning_rate'] else ''
+  return (
+    f'\nat {wording.format_compact(entry["learning_rate"])}' if summary['tuning'] and entry['learning_rate'] else ''
+  )
 
 
 def _below(summary: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ def _cells(summary: Mapping[str, Any]) -> list[list[str]]:
       _with_interval(row['difference'], row['low'], row['high'], '+'),
       '' if row['n'] is None else str(row['n']),
       '' if row['p'] is None else f'{wording.format_p_value(row["p"])} ({wording.format_p_value(row["p_holm"])})',
-      wording.format_number(row['learning_rate']) if row['learning_rate'] else '',
+      wording.format_compact(row['learning_rate']) if row['learning_rate'] else '',
       row['verdict'],
     ]
     for row in rows(summary)

@@ -89,5 +89,5 @@ def plot_losses_by_rate(
 
 def set_rate_ticks(axes: 'Axes', rates: Sequence[float]) -> None:
   """Puts a tick at each learning rate, and none between."""
-  axes.set_xticks(rates, [wording.format_number(rate) for rate in rates])
+  axes.set_xticks(rates, [wording.format_compact(rate) for rate in rates])
   axes.minorticks_off()

@@ -6,14 +6,14 @@ from scipy import stats
 
 from lab.analysis import statistics
 from lab.analysis.recorded_run import Score
-from lab.analysis.statistics import compare
+from lab.analysis.statistics import compare_paired
 
 
 def of_differences(*differences, margin=0.02):
   """The comparison of runs whose losses differ by these numbers, seed by seed."""
   baseline = {seed: Score(3.0 + 0.1 * seed) for seed in range(len(differences))}
   variant = {seed: Score(3.0 + 0.1 * seed + difference) for seed, difference in enumerate(differences)}
-  return compare(variant, baseline, margin)
+  return compare_paired(variant, baseline, margin)
 
 
 def test_interval_is_that_of_the_t_table():
@@ -37,7 +37,7 @@ def test_interval_covers_the_truth_19_times_in_20(n):
 def test_p_value_is_that_of_the_paired_t_test():
   rng = np.random.default_rng(1)
   a, b = rng.normal(3, 0.1, 6), rng.normal(3.1, 0.1, 6)
-  found = compare(dict(enumerate(map(Score, a))), dict(enumerate(map(Score, b))), 0.02)
+  found = compare_paired(dict(enumerate(map(Score, a))), dict(enumerate(map(Score, b))), 0.02)
   assert found.p == pytest.approx(stats.ttest_rel(a, b).pvalue)
 
 
@@ -70,14 +70,16 @@ def test_one_seed_gives_no_interval_and_no_p():
 
 
 def test_only_common_seeds_are_paired():
-  found = compare({0: Score(3.0), 1: Score(3.3), 5: Score(9.0)}, {1: Score(3.1), 0: Score(3.0), 7: Score(1.0)}, 0.02)
+  found = compare_paired(
+    {0: Score(3.0), 1: Score(3.3), 5: Score(9.0)}, {1: Score(3.1), 0: Score(3.0), 7: Score(1.0)}, 0.02
+  )
   assert found.differences == pytest.approx({0: 0.0, 1: 0.2})
 
 
 def test_equal_differences_have_no_division_by_zero():
-  same = compare({0: Score(3.0), 1: Score(2.5)}, {0: Score(3.0), 1: Score(2.5)}, 0.02)
+  same = compare_paired({0: Score(3.0), 1: Score(2.5)}, {0: Score(3.0), 1: Score(2.5)}, 0.02)
   assert (same.low, same.high, same.p, same.verdict) == (0.0, 0.0, 1.0, 'equivalent')
-  shifted = compare({0: Score(3.5), 1: Score(2.75)}, {0: Score(3.25), 1: Score(2.5)}, 0.02)
+  shifted = compare_paired({0: Score(3.5), 1: Score(2.75)}, {0: Score(3.25), 1: Score(2.5)}, 0.02)
   assert (shifted.low, shifted.high, shifted.p, shifted.verdict) == (0.25, 0.25, 0.0, 'worse')
   rounded = of_differences(0.1, 0.1, 0.1)  # equal but for the last bit
   assert rounded.verdict == 'worse'
@@ -94,13 +96,13 @@ def test_seeds_to_settle():
 
 def test_runs_that_do_not_learn_make_a_comparison_unstable():
   baseline = {0: Score(3.0), 1: Score(3.1), 2: Score(3.2)}
-  diverged = compare({0: Score(3.2), 1: Score(None, learned=False), 2: Score(3.5)}, baseline, 0.02)
+  diverged = compare_paired({0: Score(3.2), 1: Score(None, learned=False), 2: Score(3.5)}, baseline, 0.02)
   assert diverged.verdict == 'unstable (2 of 3 learned)'
   assert diverged.differences == pytest.approx({0: 0.2, 2: 0.3})
-  stuck = compare({seed: Score(4.4, learned=False) for seed in range(3)}, baseline, 0.02)
+  stuck = compare_paired({seed: Score(4.4, learned=False) for seed in range(3)}, baseline, 0.02)
   assert stuck.verdict == 'unstable (0 of 3 learned)'
   assert stuck.n == 3  # they reached the last step, although they did not learn
-  failed_baseline = compare({0: Score(3.0), 1: Score(3.0)}, {0: Score(None, learned=False), 1: Score(3.0)}, 0.02)
+  failed_baseline = compare_paired({0: Score(3.0), 1: Score(3.0)}, {0: Score(None, learned=False), 1: Score(3.0)}, 0.02)
   assert failed_baseline.verdict == 'unstable (baseline: 1 of 2 learned)'
   assert (failed_baseline.n, failed_baseline.low) == (1, None)
 

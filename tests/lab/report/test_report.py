@@ -145,7 +145,7 @@ def test_the_table_says_how_runs_failed(tmp_path):
   statuses = {('baseline', 1): 'diverged', ('relu', 0): 'failed_to_learn', ('relu', 3): 'diverged'}
   directory = fake_runs.write_experiment(tmp_path / 'block', statuses=statuses, points=3)
   summary = load_summary(fake_runs.BLOCK, directory)
-  learned = [cell.plain for cell in report.summary_table(summary).columns[1].cells]
+  learned = [cell.plain for cell in report.verdict_table(summary).columns[1].cells]
   assert learned == ['4/5\n1 diverged', '5/5', '3/5\n1 failed to learn\n1 diverged', '0/5\n5 failed to learn']
   for width in (100, 80, 60):
     text = rendered_table(summary, width)
