@@ -1,4 +1,4 @@
-"""The Transformer, and only the Transformer: `init(config, key)` and `apply(config, params, tokens)`.
+"""The Transformer, as two pure functions: `init(config, key)` and `apply(config, params, tokens)`.
 
 The suffix of an array's name gives its axes:
 
@@ -7,7 +7,7 @@ The suffix of an array's name gives its axes:
   S  key positions            V  vocabulary
   H  heads                    L  layers
   K  head width               N  heads of all sequences, B * H
-                              C  blocks of positions
+  1  an axis of length 1      C  blocks of positions
 
 so `x_BTD` is the residual stream and `logits_BHTS` are attention logits.
 """

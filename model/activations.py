@@ -10,7 +10,7 @@ FeedForwardName = Literal['relu', 'gelu', 'silu', 'relu2', 'glu', 'swiglu', 'geg
 
 
 class Activation(NamedTuple):
-  """An activation of the feed-forward.
+  """An activation of the feed-forward branch.
 
   Attributes:
     function: elementwise, any shape and dtype; applied to up(x), or to gate(x) if gated.

@@ -1,4 +1,4 @@
-"""The attention branch: each position attends to others, with several heads."""
+"""The attention branch: multi-head or grouped-query self-attention."""
 
 import jax
 from flax import nnx
@@ -37,7 +37,8 @@ class Attention(nnx.Module):
     Args:
       x_BTD: the input of the branch, float32.
       dropout_key: for the attention weights; None for no dropout.
-      documents_BT: the document of every position, int32, within which it attends; None: one document.
+      documents_BT: the document index of each position, int32: positions attend only within their document; None: a
+        single document.
 
     Returns:
       (B, T, D) in the compute dtype.
@@ -49,7 +50,7 @@ class Attention(nnx.Module):
     return self.output(out_BTHK.reshape(*x_BTD.shape[:2], -1))
 
   def queries_keys_values(self, x_BTD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The projections of the input, queries and keys normed and rotated as configured.
+    """Projects the input to queries, keys and values; queries and keys are normalised and rotated as configured.
 
     Args:
       x_BTD: the input of the branch, float32.
@@ -59,7 +60,8 @@ class Attention(nnx.Module):
     """
     config = self.config
     heads = (*x_BTD.shape[:2], -1, config.key_width)
-    # Not the value too: the gradient of joined kernels is all-reduced as one array, wider than any single kernel then.
+    # The gradient of a group of kernels is all-reduced as one array. With the value, the group would be wider than any
+    # single kernel.
     projected = project(x_BTD, [self.query, self.key], [self.value])
     q_BTHK, k_BSHK, v_BSHK = (y.reshape(heads) for y in projected)
     if config.qk_norm:

@@ -19,7 +19,7 @@ Branch = Callable[[jax.Array], jax.Array]
 
 
 class Sublayer(NamedTuple):
-  """The stream before a sublayer, what its branch adds, and the stream after it; each (B, T, D), float32."""
+  """The stream before a sublayer, the output of its branch, and the stream after it; each (B, T, D), float32."""
 
   input: jax.Array
   branch: jax.Array
@@ -27,14 +27,14 @@ class Sublayer(NamedTuple):
 
 
 def residual_scales(config: ModelConfig) -> tuple[float, float]:
-  """The scale a of the attention and of the feed-forward sublayer; DeepNorm's is (2 L)^(1/4) (Wang et al. 2022)."""
+  """The residual scales of the attention and feed-forward sublayers; (2 L)^(1/4) for DeepNorm (Wang et al. 2022)."""
   if config.norm_placement == 'deepnorm':
     return ((2 * config.num_layers) ** 0.25,) * 2
   return config.attention_residual, config.feed_forward_residual
 
 
 class Block(nnx.Module):
-  """u = a x + attention(N(x)); y = a u + feed_forward(N(u)), with norms as `norm_placement` has them, here `pre`."""
+  """u = a x + attention(N(x)); y = b u + feed_forward(N(u)) with pre-norm; model/norm_placement.py has the others."""
 
   def __init__(self, config: ModelConfig):
     def norm_if(exists: bool):
@@ -64,8 +64,9 @@ class Block(nnx.Module):
       x_BTD: the residual stream, float32.
       taps: zeros, float32, (2, 3) or (2, T, 3): a `fork` tap for each sublayer.
       dropout_key: None for no dropout.
-      full_stats: whether to compute all forward statistics, or the mean square of the stream alone.
-      documents_BT: the document of every position, int32, within which it attends; None: one document.
+      full_stats: whether to compute all forward statistics; otherwise only the mean square of the stream.
+      documents_BT: the document index of each position, int32: positions attend only within their document; None: a
+        single document.
 
     Returns:
       The stream after the block, y_BTD in float32, and its forward statistics; see model/forward_statistics.py.
@@ -108,7 +109,7 @@ class Block(nnx.Module):
   def _parallel(self, x_BTD, taps, attention: Branch, feed_forward: Branch) -> tuple[Sublayer, Sublayer]:
     """Both branches read N(x), as in GPT-J (Wang & Komatsuzaki 2021); the two forks are chained on the skip path."""
     a, norm = self.config.attention_residual, self.attention_norm
-    assert norm is not None  # `parallel` goes with `pre` alone
+    assert norm is not None  # `parallel` requires `pre`
     skip_BTD, into_attention_BTD = fork(x_BTD, taps[0])
     skip_BTD, into_feed_forward_BTD = fork(skip_BTD, taps[1])
     attention_BTD = attention(norm(into_attention_BTD))
@@ -118,9 +119,9 @@ class Block(nnx.Module):
     return Sublayer(x_BTD, attention_BTD, u_BTD), Sublayer(x_BTD, feed_forward_BTD, y_BTD)
 
   def _branch_output(self, y_BTD, scale, dropout_key):
-    """What a branch adds to the stream: its output in float32, with dropout applied, scaled under ReZero."""
+    """The term that a branch adds to the stream: its output in float32, with dropout applied and the ReZero scale."""
     y_BTD = y_BTD.astype(jnp.float32)
     if dropout_key is not None:
-      kept_BTD = jax.random.bernoulli(dropout_key, 1 - self.config.dropout, y_BTD.shape)
-      y_BTD = jnp.where(kept_BTD, y_BTD / (1 - self.config.dropout), 0)
+      keep_BTD = jax.random.bernoulli(dropout_key, 1 - self.config.dropout, y_BTD.shape)
+      y_BTD = jnp.where(keep_BTD, y_BTD / (1 - self.config.dropout), 0)
     return y_BTD if scale is None else scale[...] * y_BTD

@@ -1,4 +1,4 @@
-"""ModelConfig: every switch of the Transformer, validated."""
+"""ModelConfig: all options of the Transformer, validated."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ DType = Literal['float32', 'bfloat16']
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """The Transformer's switches. Instances are valid: an impossible one raises ConfigError.
+  """The options of the Transformer. The constructor raises ConfigError for invalid values and combinations.
 
   Attributes:
     vocab_size: V, the number of token ids.
@@ -33,21 +33,24 @@ class ModelConfig:
     feed_forward_residual: residual scale a in `a u + feed_forward(...)`.
     rezero: multiply each branch by a learned scalar that starts at 0 (Bachlechner et al. 2020).
     parallel: both branches read the same normed stream: `a x + attention(n) + feed_forward(n)`.
-    qk_norm: norm queries and keys over head_dim before their product.
-    causal: position t attends to positions up to t only; next-token training (training/config.py) needs it.
+    qk_norm: normalise queries and keys over head_dim before their product.
+    causal: position t attends only to positions up to t; required for next-token training (training/config.py).
     position: the position encoding.
-    num_positions: rows of the learned position table, hence its maximum sequence length.
-    embedding_norm: norm the embedding before the first block (with `sandwich`: Peri-LN).
+    num_positions: rows of the learned position table; longer sequences raise an error.
+    embedding_norm: apply a norm to the embedding before the first block (with `sandwich`, this is Peri-LN).
     tie_embeddings: the head is the embedding table, transposed; see model/embedding.py for its scale.
     use_bias: biases in every linear layer and, for `layer`, in the norms.
-    dropout: share of branch outputs and attention weights dropped in training.
+    dropout: dropout rate of branch outputs and attention weights in training.
     init: distribution of the kernels; see model/initialisation.py.
-    init_depth_scale: the output kernel of each branch times 1/sqrt(2 L); `deepnorm` has a scale of its own.
-    dtype: dtype of matrix products; parameters, stream, norms, softmax and logits are always float32. A GPU or TPU may
-      round the factors of a float32 product: JAX_DEFAULT_MATMUL_PRECISION=float32 in the environment forbids it.
-    remat: recompute each block in the backward pass instead of storing its activations; saves most with unroll 1.
-    unroll: blocks per iteration of the scan over layers (num_layers or more: all of them); more are a little faster,
-      but take longer to compile.
+    init_depth_scale: scale the initial output kernel of each branch by 1/sqrt(2 L); `deepnorm` ignores this and has its
+      own scale.
+    dtype: dtype of matrix products; parameters, stream, norms, softmax and logits are always float32. GPUs and
+      TPUs may compute float32 products at lower precision (such as TF32) unless the environment variable
+      JAX_DEFAULT_MATMUL_PRECISION is float32.
+    remat: recompute each block in the backward pass instead of storing its activations; saves the most
+      memory with unroll=1.
+    unroll: blocks per iteration of the scan over layers; num_layers or more unrolls the scan fully. More blocks per
+      iteration run slightly faster, but take longer to compile.
   """
 
   vocab_size: int = 256
@@ -115,19 +118,19 @@ class ModelConfig:
     residual_scales = (self.attention_residual, self.feed_forward_residual)
     if self.norm_placement == 'deepnorm' and residual_scales != (1.0, 1.0):
       raise ConfigError(
-        f'model.norm_placement=deepnorm sets its own residual scale (2L)^(1/4): leave model.attention_residual='
-        f'{self.attention_residual} and model.feed_forward_residual={self.feed_forward_residual} at 1'
+        f'model.norm_placement=deepnorm sets its own residual scale (2L)^(1/4): model.attention_residual='
+        f'{self.attention_residual} and model.feed_forward_residual={self.feed_forward_residual} must both be 1'
       )
     if self.rezero and self.norm_placement not in ('pre', 'none'):
       raise ConfigError(
-        f'model.rezero goes with model.norm_placement=pre or none, not {self.norm_placement}: '
+        f'model.rezero requires model.norm_placement=pre or none, not {self.norm_placement}: '
         'a norm after the branch would cancel, or divide by, a scale that starts at 0'
       )
     if self.parallel and self.norm_placement != 'pre':
-      raise ConfigError(f'model.parallel goes with model.norm_placement=pre, not {self.norm_placement}')
+      raise ConfigError(f'model.parallel requires model.norm_placement=pre, not {self.norm_placement}')
     if self.parallel and residual_scales[0] != residual_scales[1]:
       raise ConfigError(
-        'model.parallel adds both branches to one residual: model.attention_residual and '
+        'model.parallel adds both branches to one skip path: model.attention_residual and '
         f'model.feed_forward_residual must be equal, not {residual_scales[0]} and {residual_scales[1]}'
       )
 
@@ -148,7 +151,7 @@ class ModelConfig:
 
   @property
   def ff_width(self) -> int:
-    """F: the width of the feed-forward, 2/3 of the ungated one if gated, so that parameter counts match."""
+    """F: the width of the feed-forward, 2/3 of the ungated width if gated, so that parameter counts match."""
     if self.d_ff:
       return self.d_ff
     return round(4 * self.d_model * 2 / 3) if self.gated else 4 * self.d_model

@@ -9,12 +9,12 @@ from model.transformer import param_shapes
 
 
 def num_parameters(config: ModelConfig) -> int:
-  """The exact number of learned parameters, those of the tree that `model.init` returns."""
+  """The exact number of learned parameters: all elements of the tree that `model.init` returns."""
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(config)))
 
 
 def matmul_parameters(config: ModelConfig) -> int:
-  """N: the parameters in matrix products. The head counts, tied or not; the embedding lookup does not."""
+  """N: the number of parameters in matrix products, including the head, tied or not, but not the embedding lookup."""
   leaves = jax.tree.leaves_with_path(param_shapes(config))
   kernels = sum(math.prod(leaf.shape) for path, leaf in leaves if path[-1].key == 'kernel')
   return kernels + config.tie_embeddings * config.vocab_size * config.d_model

@@ -42,10 +42,10 @@ class Embedding(nnx.Module):
 
 
 class Head(nnx.Module):
-  """Logits: x W + b with a kernel of its own, or the embedding table transposed (Press & Wolf 2017).
+  """Logits: x W + b, where W is a separate kernel or the transposed embedding table (Press & Wolf 2017).
 
   A tied product is scaled by the ratio of the initial standard deviations of head and embedding, 1/sqrt(D) for
-  `fan_in`, so that tied and untied logits start at the same size.
+  `fan_in`, so that tied and untied logits have the same scale at initialisation.
   """
 
   def __init__(self, config: ModelConfig):

@@ -1,4 +1,4 @@
-"""The feed-forward branch: each position by itself, through a wider hidden layer and back."""
+"""The feed-forward branch: a position-wise network with one hidden layer, optionally gated."""
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class FeedForward(nnx.Module):
     return recomputed(lambda down, up_BTF, gate_BTF: down(f(gate_BTF) * up_BTF), self.down, up_BTF, gate_BTF)
 
   def statistics(self, x_BTD: jax.Array) -> Stats:
-    """Which units are active for this input, if they can be dead; see model/forward_statistics.py."""
+    """Which hidden units are active for this input, if units can be dead; see model/forward_statistics.py."""
     if not ACTIVATIONS[self.activation].rectified:
       return {'mean': {}, 'max': {}}
     rectified = self.up if self.gate is None else self.gate

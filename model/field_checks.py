@@ -9,11 +9,11 @@ from typing import Any, Literal
 SMALLEST, LARGEST_FLOAT = 2.0**-126, 2.0**128 - 2.0**104  # the normal numbers of float32; smaller ones flush to 0
 NEARLY_1 = 1 - 2.0**-25  # anything above rounds to 1 in float32
 CONTROL = ('Cc', 'Zl', 'Zp')  # Unicode categories: control characters, line and paragraph separators
-SHOWN = 120  # characters of a value in a message
+SHOWN = 120  # maximum number of characters of a value in a message
 
 
 class ConfigError(ValueError):
-  """An impossible setting: a one-line message for the user, saying what is wrong and what would be right."""
+  """An invalid setting or request. The message is one line that states the problem and a remedy."""
 
 
 def check_types(config: Any, section: str) -> None:
@@ -48,10 +48,10 @@ def check_types(config: Any, section: str) -> None:
 
 
 def _out_of_range(value: Any, is_seed: bool) -> str:
-  """Why no field can have this value; empty if one can."""
+  """Why a field cannot hold this value on a device; empty if it can."""
   if isinstance(value, str):
-    bad = next((sign for sign in value if unicodedata.category(sign) in CONTROL), None)
-    return '' if bad is None else f'has the control character {bad!r}'
+    bad = next((character for character in value if unicodedata.category(character) in CONTROL), None)
+    return '' if bad is None else f'contains the control character {bad!r}'
   if isinstance(value, float):
     if not math.isfinite(value):
       return 'must be a finite number'

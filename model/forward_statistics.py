@@ -1,18 +1,19 @@
-"""Forward statistics of a block: a few float32 numbers, outside the gradient.
+"""Forward statistics of a block: a few float32 numbers, excluded from differentiation.
 
-Each is a mean or a maximum over the batch, under `mean` or `max`, so that those of a whole batch follow from those of
-its equal parts. They are moments; root mean squares, ratios and cosines follow from them (training/measures.py).
+Each is a mean or a maximum over the batch, under `mean` or `max`, so that the statistics of a batch can be computed
+from those of its equal parts. Most means are of squares and products, from which training/measures.py computes root
+mean squares, ratios and cosines.
 
-  mean  stream_square       {sublayer}  mean of y^2, y the stream after the sublayer
+  mean  stream_square       {sublayer}  mean of y^2, where y is the stream after the sublayer
   and, with `full_stats`,
-        input_square        {sublayer}  mean of x^2, x the stream before the sublayer
-        branch_square       {sublayer}  mean of F^2, F the branch output added to the stream
+        input_square        {sublayer}  mean of x^2, where x is the stream before the sublayer
+        branch_square       {sublayer}  mean of F^2, where F is the branch output
         branch_inner        {sublayer}  mean of F x
         relative_residual   {sublayer}  r(y); see `relative_residual`
         attention_entropy   (H,)        of the attention weights, in nats, over queries
   max   largest_logit       (H,)        of the attention logits, over queries and the keys they attend to
-        active_units        (F,)        1 for a unit that is above 0 at any position, 0 for a dead one; rectified
-                                        activations only
+        active_units        (F,)        1 for a unit that is above 0 at some position, 0 for a dead unit; only for
+                                        rectified activations
 """
 
 import jax
@@ -43,8 +44,8 @@ def branch_statistics(x_BTD: jax.Array, branch_BTD: jax.Array, y_BTD: jax.Array)
 def relative_residual(x_TD: jax.Array) -> jax.Array:
   """How far a sequence is from rank collapse: r = |X - 1 m^T| / |X| (Dong et al. 2021, section 2).
 
-  m is the mean over positions, |A| = sqrt(|A|_1 |A|_inf). Under attention without skip connections r falls to 0, where
-  all positions hold the same vector.
+  m is the mean over positions, |A| = sqrt(|A|_1 |A|_inf). In attention without skip connections r falls towards 0 with
+  depth; at 0 all positions hold the same vector.
 
   Args:
     x_TD: the stream of one sequence.
@@ -64,7 +65,7 @@ def relative_residual(x_TD: jax.Array) -> jax.Array:
 def attention_statistics(
   q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool, documents_BT: jax.Array | None = None
 ) -> Stats:
-  """Statistics of the attention weights, by definition, since fused kernels do not return the weights.
+  """Statistics of the attention weights, from the plain definition, because fused kernels do not return the weights.
 
   Computed one block of queries at a time, so that memory grows with T rather than with T^2.
 

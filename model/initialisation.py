@@ -1,7 +1,7 @@
 """Initial values: one table from a parameter's path to its distribution.
 
-A parameter's values depend only on (key, path, layer) and its shape within one layer, never on the order in which
-modules are constructed: a parameter starts the same in every variant and at every depth.
+A parameter's values depend only on (key, path, layer) and its shape within one layer, and not on the order in which
+modules are constructed. A parameter therefore has the same initial values in every variant and at every depth.
 """
 
 import functools
@@ -23,7 +23,7 @@ class Normal(NamedTuple):
 
 
 class Constant(NamedTuple):
-  """The same value everywhere."""
+  """Every element has the same value."""
 
   value: float
 
@@ -36,17 +36,17 @@ def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Norm
   """The initial distribution of a parameter.
 
   Args:
-    config: the switches.
-    path: in the parameter tree, as `blocks/attention/query/kernel`.
-    shape: of one layer.
+    config: the model config.
+    path: the path in the parameter tree, such as `blocks/attention/query/kernel`.
+    shape: the shape within one layer.
 
   Raises:
-    KeyError: for a path that the table does not have.
+    KeyError: if the table has no row for the path.
   """
   table: list[tuple[str, Callable[[], Normal | Constant]]] = [
     (r'.*/gain', lambda: Constant(1.0)),
     (r'.*/bias', lambda: Constant(0.0)),
-    (r'blocks/\w+_scale', lambda: Constant(0.0)),  # ReZero starts as the identity
+    (r'blocks/\w+_scale', lambda: Constant(0.0)),  # with ReZero, a block is initially the identity
     (r'embedding/token', lambda: Normal(token_deviation(config))),
     (r'embedding/position', lambda: Normal(0.01 if config.init == 'gpt2' else 0.1)),
     (r'head/kernel', lambda: Normal(head_deviation(config))),
@@ -64,7 +64,7 @@ def token_deviation(config: ModelConfig) -> float:
 
 
 def head_deviation(config: ModelConfig) -> float:
-  """Standard deviation of the head's kernel; a tied one gets it from the scale of its product (model/embedding.py)."""
+  """Standard deviation of the head's kernel; a tied head scales its product to match it (model/embedding.py)."""
   return 0.02 if config.init == 'gpt2' else config.d_model**-0.5
 
 
@@ -77,8 +77,8 @@ def kernel_deviation(config: ModelConfig, shape: tuple[int, ...]) -> float:
 def depth_scale(config: ModelConfig, path: str) -> float:
   """The factor on a kernel's standard deviation that depends on depth.
 
-  With `init_depth_scale` 1/sqrt(2 L) on the output kernel of each branch (Radford et al. 2019). DeepNorm has its own,
-  (8 L)^(-1/4) on the value, attention-output and feed-forward kernels (Wang et al. 2022).
+  With `init_depth_scale`, it is 1/sqrt(2 L) for the output kernel of each branch (Radford et al. 2019). With DeepNorm,
+  it is (8 L)^(-1/4) for the value, attention-output and feed-forward kernels (Wang et al. 2022).
   """
   name = path.removeprefix('blocks/').removesuffix('/kernel')
   if config.norm_placement == 'deepnorm':
@@ -90,9 +90,9 @@ def initial_values(config: ModelConfig, shapes, key: jax.Array):
   """Draws every parameter.
 
   Args:
-    config: decides the distributions.
+    config: the model config, which determines the distributions.
     shapes: the parameter tree as `jax.ShapeDtypeStruct`s; those under `blocks` have a leading layer axis.
-    key: of the run's initial values.
+    key: the `jax.random` key of the initial values.
 
   Returns:
     The tree of `shapes`, filled; float32.

@@ -1,4 +1,4 @@
-"""Norms over the last axis, computed in float32 whatever the input dtype."""
+"""Norms over the last axis, computed in float32 for any input dtype."""
 
 import jax
 import jax.numpy as jnp

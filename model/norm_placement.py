@@ -1,4 +1,4 @@
-"""Norm placement: where the norms of a sublayer are, one line a placement."""
+"""Norm placement: where the norms of a sublayer are, one line per placement."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -9,13 +9,13 @@ NormPlacement = Literal['pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none
 
 
 class Placement(NamedTuple):
-  """A sublayer y = output(a x + branch(x)), by where it norms.
+  """The sublayer y = output(a x + branch(x)) of a norm placement.
 
   Attributes:
-    branch: (x, F, N, M) -> what is added to the skip path, from the stream x_BTD, the attention or feed-forward F, a
-      norm N and, where a sublayer has two, a second norm M.
+    branch: (x, F, N, M) -> the term added to the skip path, where x is the stream x_BTD, F is attention or
+      feed-forward, N is a norm, and M is a second norm if the sublayer has two.
     output: (a x + branch(x), N) -> the stream after the sublayer.
-    norms: how many norms a sublayer has.
+    norms: the number of norms of a sublayer.
     final_norm: whether the stack needs a norm before the head, because the last sublayer does not end in one.
   """
 

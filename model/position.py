@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-BASE = 10_000.0  # the longest wavelength over 2 pi, rotary and sinusoidal
+BASE = 10_000.0  # of the frequencies, rotary and sinusoidal; also called theta
 
 
 def angles(length: int, pairs: int) -> np.ndarray:
@@ -15,7 +15,8 @@ def angles(length: int, pairs: int) -> np.ndarray:
 def rotate(x_BTHK: jax.Array) -> jax.Array:
   """Rotary position embedding: rotates each pair (x_i, x_{i + K/2}) by its angle (Su et al. 2021, equation 34).
 
-  The inner product of two rotated vectors depends on their positions only through the difference.
+  Su et al. pair adjacent coordinates instead. The inner product of two rotated vectors depends on their positions only
+  through the difference.
 
   Args:
     x_BTHK: queries or keys, any float dtype; K is even.

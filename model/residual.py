@@ -8,7 +8,7 @@ TAP_SIZE = 3  # <skip, skip>, <branch, branch>, <skip, branch>
 
 @jax.custom_vjp
 def fork(x_BTD: jax.Array, tap: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Splits the stream into skip path and residual branch, and measures the gradient that returns along each.
+  """Splits the stream into skip path and residual branch, and measures the gradient that flows back along each.
 
   In `y = a x + F(N(x))` the gradient with respect to x is a sum: `a g` along the skip path, and J^T g along the
   residual branch. Forward, both outputs are x. Backward, x receives the sum, and the "gradient" of `tap` is
@@ -19,7 +19,7 @@ def fork(x_BTD: jax.Array, tap: jax.Array) -> tuple[jax.Array, jax.Array]:
 
   Args:
     x_BTD: the residual stream before the sublayer, any float dtype.
-    tap: zeros, float32, (3,), or (T, 3) to keep positions separate; its values are never read.
+    tap: zeros, float32, (3,), or (T, 3) for a measurement at each position; its values are never read.
 
   Returns:
     (skip_BTD, branch_BTD), each equal to x.

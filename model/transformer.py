@@ -1,7 +1,7 @@
 """The whole model: embedding, a stack of blocks, final norm, logits.
 
-Callers see no Flax: `init` and `apply` are pure functions of a plain pytree of arrays, to which `jax.jit`, `jax.grad`
-and `jax.vmap` apply directly.
+`init` and `apply` are pure functions on a plain pytree of arrays, so callers use `jax.jit`, `jax.grad` and `jax.vmap`
+directly; Flax is an implementation detail.
 """
 
 import functools
@@ -28,7 +28,7 @@ Constrain = Callable[[jax.Array, Params], tuple[jax.Array, Params]]
 
 
 def unconstrained(x_BTD: jax.Array, layer: Params) -> tuple[jax.Array, Params]:
-  """The `constrain` of `apply` that leaves the sharding of the stream and of a layer's parameters to the compiler."""
+  """The default `constrain` of `apply`: the compiler chooses the sharding of the stream and of a layer's parameters."""
   return x_BTD, layer
 
 
@@ -57,11 +57,11 @@ class Transformer(nnx.Module):
 
     Args:
       tokens_BT: token ids, int32.
-      taps: as `zero_taps` makes them.
+      taps: from `zero_taps`.
       dropout_key: None for no dropout.
       full_stats: whether to compute all forward statistics.
       constrain: applied to the stream and a layer's parameters before each block.
-      documents_BT: the document of every position, int32; None: one document.
+      documents_BT: the document index of each position, int32; None: a single document.
 
     Returns:
       logits_BTV, float32, and the forward statistics of the blocks, with a leading layer axis.
@@ -70,7 +70,7 @@ class Transformer(nnx.Module):
     if self.embedding_norm is not None:
       x_BTD = self.embedding_norm(x_BTD)
     x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key, full_stats, constrain, documents_BT)
-    x_BTD, _ = fork(x_BTD, taps['output'])  # only its skip is used: it measures the gradient at the stack's output
+    x_BTD, _ = fork(x_BTD, taps['output'])  # measures the gradient at the stack's output
     if self.final_norm is not None:
       x_BTD = self.final_norm(x_BTD)
     return self.head(x_BTD, self.embedding.token[...]), stats
@@ -105,11 +105,11 @@ def param_shapes(config: ModelConfig) -> Params:
 
 
 def init(config: ModelConfig, key: jax.Array) -> Params:
-  """Initial parameters, by the table in model/initialisation.py.
+  """Draws the initial parameters from the distributions in model/initialisation.py.
 
   Args:
-    config: the switches.
-    key: a key of `jax.random`; the same (key, path, layer, shape) gives the same values in every variant and at every
+    config: the model config.
+    key: a `jax.random` key; the same (key, path, layer, shape) gives the same values in every variant and at every
       depth.
 
   Returns:
@@ -122,8 +122,8 @@ def zero_taps(config: ModelConfig, positions: int | None = None) -> dict[str, ja
   """Gradient taps for every sublayer and for the stack's output; see model/residual.py.
 
   Args:
-    config: the switches.
-    positions: the sequence length T, to keep positions separate; None sums over them.
+    config: the model config.
+    positions: the sequence length T, for a measurement at each position; None sums over positions.
 
   Returns:
     Zeros, float32: `blocks` (L, 2, 3) and `output` (3,), or with positions (L, 2, T, 3) and (T, 3).
@@ -145,19 +145,20 @@ def apply(
   """Runs the model.
 
   Args:
-    config: the switches.
-    params: as `init` makes them.
+    config: the model config.
+    params: the parameters, in the structure that `init` returns.
     tokens_BT: token ids, int32.
-    taps: as `zero_taps` makes them; their gradient is the split into skip path and residual branch. None: not measured.
-    dropout_key: a key of `jax.random` in training; None (evaluation) for no dropout.
-    full_stats: whether to compute all forward statistics, at some cost, or the mean square of the stream alone; the
-      logits are the same.
+    taps: from `zero_taps`; the gradient with respect to them measures the split into skip path and residual branch
+      (model/residual.py). None: not measured.
+    dropout_key: a `jax.random` key in training; None (evaluation) for no dropout.
+    full_stats: whether to compute all forward statistics, which costs time; otherwise only the mean square of the
+      stream. The logits are the same.
     constrain: (x_BTD, a layer's parameters) -> both, called at the start of each block to constrain their sharding on
       several devices. Otherwise the compiler may shard the stream along its width and all-gather it within every
       block, or gather kernels one by one.
-    documents_BT: the document of every position, int32, within which it attends; None: one document. Positions still
-      count from the start of the sequence: with `rotary` and `none`, which depend on distances or on nothing, a
-      document has the same logits as by itself.
+    documents_BT: the document index of each position, int32: positions attend only within their document; None: a
+      single document. Positions are counted from the start of the sequence, not of the document. With `rotary`, which
+      depends only on distances, and `none`, the logits of a document are those that it would have on its own.
 
   Returns:
     logits_BTV, float32, and the forward statistics of the blocks (model/forward_statistics.py), with a leading layer

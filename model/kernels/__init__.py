@@ -1,4 +1,4 @@
-"""Implementations chosen for speed or memory, each beside the plain definition that it agrees with.
+"""Implementations chosen for speed or memory, each equivalent to a plain definition.
 
 In: arrays, and the linear layers of a branch. Out: what the plain definition returns, up to rounding.
 """

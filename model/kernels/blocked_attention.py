@@ -1,11 +1,11 @@
-"""Attention one block of queries and one block of keys at a time, with its own backward pass.
+"""Attention computed block by block over queries and keys, with a custom backward pass.
 
 After FlashAttention (Dao et al. 2022, algorithms 1 and 4; Dao 2023, section 3.1); the plain definition is
 `plain_attention`. No array has T x T elements: a loop over blocks of queries contains a loop over the blocks of keys
 that they may attend to, so neither memory per position nor compile time grows with the number of blocks.
 
-Sequences are cut into C blocks of T (queries) or S (keys) positions, and each head of each sequence is one of N = B H:
-q_CNTK holds all blocks, q_NTK is one of them.
+Sequences are cut into C blocks of T (queries) or S (keys) positions, and the heads of all sequences share one axis,
+N = B H: q_CNTK holds all blocks, and q_NTK is one of them.
 """
 
 import functools
@@ -18,17 +18,17 @@ BLOCK_SIZE = 64  # positions: small enough for a block's logits to stay in cache
 LONG_SEQUENCE, LONG_BLOCK_SIZE = 1024, 128  # from this length on, fewer loop iterations outweigh the cache
 
 
-MASKED = -1e30  # a logit across documents: its weight vanishes once the query's own key has been processed
+MASKED = -1e30  # the logit of a key in another document: its weight is 0 once the query's own key has been processed
 
 
 class _Mask(NamedTuple):
-  """Which keys a query attends to: no later ones if causal, no padding, and with documents those of its own alone."""
+  """Which keys a query attends to: none after it if causal, no padding, and only those of its own document."""
 
   causal: bool
   length: int
 
   def num_key_blocks(self, i, count: int):
-    """How many blocks of keys the queries of block i need."""
+    """The number of key blocks that the queries of block i attend to."""
     return i + 1 if self.causal else count
 
   def logits(self, q_NTK, k_CNSK, i, j, documents_CBT):
@@ -57,9 +57,9 @@ def blocked_attention(
   Args:
     q_BTHK: queries, float32 or bfloat16.
     k_BSHK: keys, S = T, as many heads as the queries.
-    v_BSHK: values, likewise.
+    v_BSHK: values, of the same shape as the keys.
     causal: whether a query attends to no later position than its own.
-    documents_BT: the document of every position, integers; a query attends within its own. None: one document.
+    documents_BT: the document index of each position; a query attends only within its document. None: one document.
 
   Returns:
     out_BTHK in the dtype of the values.
@@ -88,7 +88,7 @@ def _attend(q_CNTK, k_CNSK, v_CNSK, documents_CBT, mask: _Mask):
 
 
 def _forward(q_CNTK, k_CNSK, v_CNSK, documents_CBT, mask: _Mask):
-  """The output, and what the backward pass needs: of the weights only each query's log of their sum."""
+  """The output and the residuals for the backward pass: of the attention weights, only each query's log-sum-exp."""
 
   def attend_block(block):
     i, q_NTK = block

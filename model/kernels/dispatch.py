@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: the one place that chooses which implementation computes it."""
+"""Scaled dot-product attention, by the implementation that suits the device."""
 
 from typing import Literal
 
@@ -20,16 +20,17 @@ def dot_product_attention(
 ) -> jax.Array:
   """softmax(q k^T / sqrt(K)) v, as `plain_attention` defines it, by the fastest implementation for the device.
 
-  That is blocked attention on a CPU, cuDNN's fused kernel where supported, and XLA's implementation elsewhere. Dropout
-  needs the plain definition, since the others never materialise the attention weights.
+  That is blocked attention on a CPU. On other devices it is cuDNN's fused kernel where supported, and otherwise, such
+  as with documents, XLA's implementation. Dropout needs the plain definition, since fused kernels never materialise the
+  attention weights.
 
   Args:
     q_BTHK: queries, float32 or bfloat16.
     k_BSHK: keys, S = T, the same dtype; its heads may be fewer, each shared by a group of query heads.
     v_BSHK: values, shaped as the keys.
     causal: whether a query attends to no later position than its own.
-    documents_BT: the document of every position, integers; a query attends within its own. None: one document.
-    dropout: the share of attention weights that is dropped.
+    documents_BT: the document index of each position; a query attends only within its document. None: one document.
+    dropout: the dropout rate of the attention weights.
     dropout_key: None for no dropout.
 
   Returns:

@@ -14,10 +14,10 @@ def attention_logits(
   """The attention logits q k^T / sqrt(K), masked.
 
   Args:
-    q_BTHK: queries, float32 or bfloat16; may be a part of the sequence.
+    q_BTHK: queries, float32 or bfloat16; may cover only a part of the sequence.
     k_BSHK: keys, the same dtype; key s is at position s. Its heads may be fewer, each shared by a group of query heads.
     causal: whether a query attends to no later position than its own.
-    documents_BT: the document of every position, integers; a query attends within its own. None: one document.
+    documents_BT: the document index of each position; a query attends only within its document. None: one document.
     first_query: the position of query 0.
 
   Returns:
@@ -55,14 +55,14 @@ def plain_attention(
   """Attention(Q, K, V) of Vaswani et al. 2017, equation 1; arguments and result as in `dot_product_attention`."""
   weights_BHTS = attention_weights(q_BTHK, k_BSHK, causal, documents_BT)
   if dropout_key is not None:
-    kept_BHTS = jax.random.bernoulli(dropout_key, 1 - dropout, weights_BHTS.shape)
-    weights_BHTS = jnp.where(kept_BHTS, weights_BHTS / (1 - dropout), 0)
+    keep_BHTS = jax.random.bernoulli(dropout_key, 1 - dropout, weights_BHTS.shape)
+    weights_BHTS = jnp.where(keep_BHTS, weights_BHTS / (1 - dropout), 0)
   v_BSHK = repeat_kv_heads(v_BSHK, q_BTHK.shape[2])
   return jnp.einsum('BHTS,BSHK->BTHK', weights_BHTS.astype(v_BSHK.dtype), v_BSHK)
 
 
 def same_document(query_documents_BT: jax.Array, key_documents_BS: jax.Array) -> jax.Array:
-  """Whether query t and key s belong to one document: a boolean mask_BTS."""
+  """Whether query t and key s belong to the same document: a boolean mask_BTS."""
   return query_documents_BT[:, :, None] == key_documents_BS[:, None, :]
 
 

@@ -1,4 +1,4 @@
-"""Several linear layers of one input, as fewer and wider matrix products."""
+"""Computes several linear layers of one input as fewer and wider matrix products."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def project(x: jax.Array, *groups: 'Sequence[Linear]') -> list[jax.Array]:
   """Applies linear layers to one input; by definition `[x @ W + b for each layer]`.
 
-  The layers of a group are computed by one product, their kernels side by side: a wide product is faster than several
-  narrow ones, above all in the backward pass. Leading axes are flattened into one first: on a CPU, XLA hands a plain
-  matrix product to its fastest kernel, and a batched one to a slower loop.
+  The layers of a group are computed by one product with their concatenated kernels: a wide product is faster than
+  several narrow ones, especially in the backward pass. Leading axes are first flattened into one: on a CPU, XLA uses
+  its fastest kernel for a plain matrix product, and a slower loop for a batched one.
 
   Args:
     x: (..., d_in), any float dtype; cast to that of the layers.

@@ -1,4 +1,4 @@
-"""A function that is recomputed in the backward pass, where that is as fast as reading stored activations."""
+"""Recomputes a function in the backward pass instead of storing its activations."""
 
 import functools
 from collections.abc import Callable
@@ -11,10 +11,10 @@ import jax
 def recomputed(function: Callable[..., jax.Array], weights: Any, *inputs: jax.Array) -> jax.Array:
   """By definition `function(weights, *inputs)`; stores nothing but its arguments for the backward pass.
 
-  Like jax.checkpoint, except for what XLA makes of that on a CPU: where no loop separates the two computations, it
-  drops the barrier that JAX places between them, merges the second with the first, and so keeps the activations. Here
-  the inputs of the second differ by 0 times the cotangent, which XLA cannot fold to 0; a cotangent that is not finite
-  makes every gradient non-finite.
+  `jax.checkpoint` does the same, but saves nothing on a CPU unless a loop separates the two computations: XLA drops
+  the barrier that JAX places between them, and merges the second with the first, so that the activations stay in
+  memory. Here, 0 times the cotangent is added to the inputs of the second computation, which XLA cannot simplify to 0.
+  A non-finite cotangent therefore makes every gradient non-finite.
 
   Args:
     function: pure; closes over no array that is differentiated.

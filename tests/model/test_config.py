@@ -21,8 +21,8 @@ INVALID = [
   ({'head_dim': 5}, ['model.position=rotary', 'model.head_dim even', 'another model.position']),
   ({'d_model': 12, 'num_heads': 4}, ['model.position=rotary', 'the head width is 3']),
   ({'d_model': 9, 'num_heads': 3, 'position': 'sinusoidal'}, ['model.position=sinusoidal', 'even model.d_model', '9']),
-  ({'norm_placement': 'deepnorm', 'attention_residual': 0.5}, ['deepnorm', 'model.attention_residual=0.5', 'at 1']),
-  ({'norm_placement': 'deepnorm', 'feed_forward_residual': 0.0}, ['model.feed_forward_residual=0.0', 'at 1']),
+  ({'norm_placement': 'deepnorm', 'attention_residual': 0.5}, ['deepnorm', 'model.attention_residual=0.5', 'be 1']),
+  ({'norm_placement': 'deepnorm', 'feed_forward_residual': 0.0}, ['model.feed_forward_residual=0.0', 'be 1']),
   *[
     ({'rezero': True, 'norm_placement': placement}, ['model.rezero', 'model.norm_placement=pre or none', placement])
     for placement in ('post', 'sandwich', 'res_post', 'deepnorm')
