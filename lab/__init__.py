@@ -1,4 +1,4 @@
-"""Runs experiments and evaluates them. Each package is a step that imports only from packages before it.
+"""Runs experiments and evaluates them. Each package imports only from those listed before it.
 
 cli  core  launch  analysis  figures  report  commands  reproduce  inspect  benchmark
 """

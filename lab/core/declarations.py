@@ -1,4 +1,4 @@
-"""Validates the EXPERIMENT and the REPRODUCTION of a file, field by field."""
+"""Validates the EXPERIMENT and the REPRODUCTION that a file declares, field by field."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ def check_experiment(value: Any) -> None:
     check_variant_name(name)
     _check_changes(changes, f'EXPERIMENT.variants[{name!r}]')
   _check_changes(value.base, 'EXPERIMENT.base')
-  _check_numbers(value.seeds, 'EXPERIMENT.seeds', _is_seed, 'whole numbers from 0')
+  _check_numbers(value.seeds, 'EXPERIMENT.seeds', _is_seed, 'non-negative integers')
   _check_text(value.config, 'EXPERIMENT.config')
   if not isinstance(value.grid, Grid):
     raise ConfigError(f'EXPERIMENT.grid must be a Grid(learning_rates=...), not {_describe(value.grid)}')
-  _check_numbers(value.grid.learning_rates, 'EXPERIMENT.grid.learning_rates', _is_positive, 'numbers above 0')
-  _check_numbers(value.grid.seeds, 'EXPERIMENT.grid.seeds', _is_seed, 'whole numbers from 0')
+  _check_numbers(value.grid.learning_rates, 'EXPERIMENT.grid.learning_rates', _is_positive, 'positive numbers')
+  _check_numbers(value.grid.seeds, 'EXPERIMENT.grid.seeds', _is_seed, 'non-negative integers')
 
 
 def check_reproduction(value: Any) -> None:
@@ -40,15 +40,15 @@ def check_reproduction(value: Any) -> None:
     _check_text(getattr(value, field), f'REPRODUCTION.{field}')
   for field in ('seconds', 'drift'):
     if not _is_positive(getattr(value, field)):
-      raise ConfigError(f'REPRODUCTION.{field}={getattr(value, field)!r}: must be a number above 0')
+      raise ConfigError(f'REPRODUCTION.{field}={getattr(value, field)!r}: must be a positive number')
   if not isinstance(value.expected, Sequence) or not all(isinstance(expected, Expected) for expected in value.expected):
-    raise ConfigError('REPRODUCTION.expected must be a tuple of exactly(...), between(...) and the like')
+    raise ConfigError('REPRODUCTION.expected must be a tuple of exactly(...), between(...) or similar')
   for field in ('settings', 'full'):
     _check_mapping(getattr(value, field), f'REPRODUCTION.{field}')
   if not callable(value.draw):
     raise ConfigError(f'REPRODUCTION.draw must be a function, not {_describe(value.draw)}')
   if callable(value.measure) == callable(value.read):
-    raise ConfigError('REPRODUCTION must have either a function measure or a function read')
+    raise ConfigError('REPRODUCTION must have exactly one of the functions measure and read')
 
 
 def _check_changes(changes: Any, name: str) -> None:

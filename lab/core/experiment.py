@@ -12,8 +12,8 @@ class Grid:
   """The grid that --tune searches, the same for every variant.
 
   Attributes:
-    learning_rates: to choose from.
-    seeds: to train each rate with; none of them may be a seed of the experiment.
+    learning_rates: the candidate learning rates.
+    seeds: the seeds to train each rate with; must not include a seed of the experiment.
   """
 
   learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
@@ -22,15 +22,15 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """An experiment, which a file in experiments/ declares as EXPERIMENT.
+  """An experiment. A file in experiments/ declares one as EXPERIMENT.
 
   Attributes:
     question: the question that it answers, in one sentence.
-    variants: for each name its changes to `base`; the first variant is the baseline for all others.
+    variants: maps the name of each variant to its changes to `base`; the first variant is the baseline of all others.
     base: changes to the scale file, shared by all variants.
-    seeds: of the initial values and the data order; runs of two variants with the same seed are paired.
-    config: the scale file, relative to the project.
-    grid: of the learning rates that --tune tries.
+    seeds: each sets the initial parameters and the data order; runs of two variants with the same seed are paired.
+    config: the path of the scale file, relative to the project root.
+    grid: the learning rates and seeds that --tune tries.
     name: the name of its file; set by the registry.
   """
 
@@ -44,5 +44,5 @@ class Experiment:
 
   @property
   def baseline(self) -> str:
-    """The variant with which the others are compared."""
+    """The variant that the others are compared with."""
     return next(iter(self.variants))

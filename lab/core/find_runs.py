@@ -19,7 +19,7 @@ class FoundRuns(NamedTuple):
 
   Attributes:
     runs: sorted by experiment, variant and seed; the tuning runs of an experiment follow its other runs.
-    damaged: a line for each run whose config or result cannot be read.
+    damaged: a message for each run whose config or result cannot be read.
     without_config: the directories of runs that were submitted but have not started, or failed while starting.
   """
 
@@ -33,7 +33,7 @@ def find_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
 
   Args:
     workdir: the work directory.
-    experiment: find only the runs of this experiment, without its tuning runs. None: all runs.
+    experiment: find only the runs of this experiment, without its tuning runs. None: find all runs.
   """
   found = FoundRuns([], [], [])
   for name in sorted(_folders(workdir)) if experiment is None else [experiment]:
@@ -55,7 +55,7 @@ def find_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
 
 
 def describe_runs(workdir: Path) -> str:
-  """The runs in a work directory, in one line: 'block (20 runs of baseline, relu), custom (1 run of mine)'."""
+  """Describes the runs in a work directory in one line: 'block (20 runs of baseline, relu), custom (1 run of mine)'."""
   runs = find_runs(workdir).runs
   parts = []
   for name in dict.fromkeys(run.experiment for run in runs):

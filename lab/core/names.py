@@ -1,4 +1,4 @@
-"""Names of experiments and variants, which are names of folders: which ones are valid, and how they are generated."""
+"""Validates and generates the names of experiments and variants, which are also folder names."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from training.config import ConfigError
 
 SAFE_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.=+-]*')
 MAX_LENGTH = 200
-SHORTENED_LENGTH = 80  # of a name that is shortened, without its checksum
+SHORTENED_LENGTH = 80  # characters of a shortened name, without its checksum
 # Other files and folders in <workdir>/<experiment>/ and in <workdir>/.
 RESERVED_IN_EXPERIMENT = re.compile(
   r'tuning|figures|slurm|lock|results\.csv|summary\.json|report\.html|verdicts\..*|tuned\.csv|yardsticks.*\.json|seed_[0-9]+',
@@ -35,14 +35,14 @@ def _check(name: str, reserved: re.Pattern[str], kind: str) -> None:
       'with a letter, a digit or _'
     )
   if reserved.fullmatch(name):
-    raise ConfigError(f'the name {name!r} cannot be used for {kind}: BlockLab has a file or folder of this name')
+    raise ConfigError(f'the name {name!r} cannot be used for {kind}: BlockLab writes a file or folder with this name')
 
 
 def name_from_changes(changes: Changes, default: str = 'default') -> str:
   """A name generated from config changes: 'norm_placement=post+learning_rate=0.003'; the default if there are none.
 
-  If this is not a valid folder name, other characters become dashes, paths are reduced to their last two parts, the
-  name is shortened, and a checksum of the changes keeps it unique.
+  If this is not a valid folder name, invalid characters become dashes, paths are reduced to their last two parts, the
+  name is shortened, and a checksum of the changes makes it unique.
   """
   name = '+'.join(f'{path.rpartition(".")[2]}={_format_value(value)}' for path, value in changes.items()) or default
   if SAFE_NAME.fullmatch(name) and len(name) <= MAX_LENGTH:

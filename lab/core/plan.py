@@ -20,17 +20,17 @@ from training.run_files.stored_run import intact_result
 def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Path) -> list[Run]:
   """The runs of an experiment: for each seed, every variant.
 
-  Where sources set the same field, a later one overrides an earlier one: the scale file, the experiment's base, the
+  If several sources set the same field, the last one in this order wins: the scale file, the experiment's base, the
   seed, the flags, the variant.
 
   Args:
-    experiment: with the variants and seeds to run.
+    experiment: the experiment, with only the variants and seeds to run.
     scale: the config of the scale file.
-    flags: the changes on the command line, by config path.
+    flags: the changes from the command line, by config path.
     workdir: the work directory.
 
   Raises:
-    ConfigError: if a config or a name is invalid, or two runs are the same.
+    ConfigError: if a config or a name is invalid, or two runs have the same config.
   """
   check_experiment_name(experiment.name)
   for name in experiment.variants:
@@ -53,14 +53,14 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
 
 
 def _check_distinct(runs: Sequence[Run]) -> None:
-  """Raises ConfigError if two runs are equal: an interval over them would be too narrow."""
+  """Raises ConfigError if two runs have the same config: a confidence interval over them would be too narrow."""
   first_with: dict[Config, Run] = {}
   for run in runs:
     other = first_with.setdefault(run.config, run)
     if other is not run:
       raise ConfigError(
         f'{run.label} is the same as {other.label}: '
-        'a flag overrides what differs between them, or a variant changes nothing'
+        'a flag overrides the field in which they differ, or a variant changes nothing'
       )
 
 
@@ -83,7 +83,7 @@ def check_directories(runs: Sequence[Run], extend: bool = False, joins: bool = F
 
 
 def check_tuned_label(run: Run) -> None:
-  """Raises ConfigError if the run's directory has a result with a tuned rate and this run's is not, or vice versa."""
+  """Raises ConfigError if the stored result has a tuned learning rate and this run does not, or vice versa."""
   result = intact_result(run.directory)
   if result is not None and result.get('learning_rate_tuned', False) != run.tuned:
     stored, planned = ('not tuned', 'tuned') if run.tuned else ('tuned', 'not tuned')
@@ -105,7 +105,7 @@ def select(experiment: Experiment, variants: Sequence[str], seeds: Sequence[int]
 
 
 def custom_experiment(changes: Changes, name: str) -> Experiment:
-  """The experiment `custom` with one variant, which is named by --name or after its changes."""
+  """The experiment `custom`, whose only variant is named by --name or after its changes."""
   name = name or name_from_changes(changes)
   check_variant_name(name)
   return Experiment(
@@ -116,7 +116,7 @@ def custom_experiment(changes: Changes, name: str) -> Experiment:
 def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
   """The experiment of --sweep, as in --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,3e-3'.
 
-  Its variants are all combinations of the values; the first value of each key gives the baseline.
+  Its variants are all combinations of the values; the first values of all keys form the baseline.
 
   Raises:
     ConfigError: if the sweep cannot be parsed, or has an unknown key.
@@ -141,7 +141,7 @@ def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
   check_experiment_name(name)
   if name in experiment_names():
     raise ConfigError(f'--name={name} is the name of an experiment: choose another name')
-  return Experiment(name=name, question=f'What does the grid {sweep} show?', variants=variants)
+  return Experiment(name=name, question=f'How do the settings in the grid {sweep} compare?', variants=variants)
 
 
 def _parse_axis(axis: str) -> tuple[str, list[Any]]:
@@ -152,7 +152,7 @@ def _parse_axis(axis: str) -> tuple[str, list[Any]]:
 
 
 def parse_value(path: str, text: str) -> Any:
-  """Parses a value of a config field, as the type of the field's default.
+  """Parses the value of a config field as the type of the field's default.
 
   Raises:
     ConfigError: if the text cannot be parsed as that type.

@@ -1,7 +1,7 @@
-"""The experiments and reproductions: every file of experiments/ that defines EXPERIMENT, REPRODUCTION, or both.
+"""The experiments and reproductions: every file in experiments/ that defines EXPERIMENT, REPRODUCTION, or both.
 
-Files are parsed to find them, and a file is imported only when it is requested, so that an invalid file affects no
-other.
+Files are parsed to find the definitions. A file is imported only when its experiment is requested, so an invalid file
+does not affect the others.
 """
 
 import ast
@@ -33,16 +33,17 @@ def experiment_names() -> list[str]:
 
 
 def find_experiment(name: str) -> Experiment:
-  """The experiment of this name.
+  """The experiment with this name.
 
   Raises:
-    ConfigError: if there is none, with the most similar name; or if its file is invalid, with the line.
+    ConfigError: if there is none (the message suggests the most similar name) or its file is invalid (the message has
+      the line).
   """
   return _find(name, 'EXPERIMENT')
 
 
 def find_experiment_or_none(name: str) -> Experiment | None:
-  """The experiment of this name; None if there is none, or its file is invalid."""
+  """The experiment with this name; None if there is none, or its file is invalid."""
   try:
     return find_experiment(name)
   except ConfigError:
@@ -55,12 +56,12 @@ def reproduction_names() -> list[str]:
 
 
 def find_reproduction(name: str) -> Reproduction:
-  """The reproduction of this name; raises ConfigError as `find_experiment` does."""
+  """The reproduction with this name; raises ConfigError as `find_experiment` does."""
   return _find(name, 'REPRODUCTION')
 
 
 def unreadable_files() -> list[str]:
-  """For each file that cannot be parsed, a line with its name and the error."""
+  """A message for each file that cannot be parsed, with its name and the error."""
   return [str(found) for found in _scan().values() if isinstance(found, ConfigError)]
 
 
@@ -97,7 +98,7 @@ def _defining(variable: str, scanned: Mapping[Path, Any]) -> list[str]:
 
 
 def _scan() -> dict[Path, dict[str, int] | ConfigError]:
-  """For each file the variables that it assigns at its top level, with their lines; or why it cannot be parsed.
+  """For each file, the lines of the variables that it assigns at its top level; or the error if it cannot be parsed.
 
   Hidden files are skipped, such as the lock files of editors and the metadata files of macOS.
   """
@@ -106,7 +107,7 @@ def _scan() -> dict[Path, dict[str, int] | ConfigError]:
 
 
 def _version(path: Path) -> tuple[int, int]:
-  """The modification time and the size of a file, to detect changes; zeros if it does not exist, as a broken link."""
+  """The modification time and the size of a file, to detect changes; zeros if it does not exist (a broken link)."""
   try:
     status = path.stat()
   except OSError:

@@ -1,4 +1,4 @@
-"""Reproduction: a published claim, the values that confirm it, and how BlockLab measures and draws them."""
+"""Reproduction: a published claim, the values that would confirm it, and functions that measure and plot them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +15,15 @@ Bound = float | Sequence[float] | Sequence[Sequence[float]]
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-  """A number, or an array of numbers, that a source states, and which measured values agree with it.
+  """A number or an array that a source states, with the range of measured values that agree with it.
 
   Attributes:
-    quantity: its name among the measured values.
+    quantity: its key in the measured values.
     description: what it is, in a few words.
-    low, high: the smallest and the largest value that agree with the source: a number, or one for each array element.
+    low, high: the smallest and largest values that agree with the source: numbers, or arrays with one per element.
     text: the two bounds as text.
-    over_seeds: whether the first axis of the measured array is the seed; then the interval of the mean is compared.
+    over_seeds: whether the first axis of the measured array is the seed. If so, the confidence interval of the mean is
+      compared with the bounds.
   """
 
   quantity: str
@@ -36,7 +37,7 @@ class Expected:
 def exactly(
   quantity: str, description: str, value: Bound, tolerance: float = 0.0, over_seeds: bool = False
 ) -> Expected:
-  """The source states a value; a measured one may differ by the tolerance, due to rounding or as published."""
+  """The source states a value; a measured value may differ by the tolerance (rounding, or a published error)."""
   low, high = (np.asarray(value, float) + sign * tolerance for sign in (-1, 1))
   text = format_value(value) if tolerance < 1e-4 else f'{format_value(value)} ± {tolerance:g}'
   return Expected(quantity, description, low.tolist(), high.tolist(), text, over_seeds)
@@ -58,7 +59,7 @@ def at_most(quantity: str, description: str, high: float, over_seeds: bool = Fal
 
 
 def format_value(value: Any) -> str:
-  """A number with four digits, a list as (1, 1.5), a list of more than six numbers as its range."""
+  """Formats a number with four significant digits, a list as (1, 1.5), a list of more than six numbers as its range."""
   if np.ndim(value) == 0:
     return 'not finite' if value is None else f'{value:.4g}'
   if np.size(value) > 6:
@@ -68,22 +69,22 @@ def format_value(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-  """A published claim to test, which a file in experiments/ declares as REPRODUCTION.
+  """A published claim to test. A file in experiments/ declares one as REPRODUCTION.
 
   Attributes:
     claim: the claim, in one sentence.
     source: the paper or article, with the section, figure or equation.
     expected: the values that decide the verdict.
-    seconds: roughly how long it takes on two cores.
+    seconds: the approximate run time on two CPU cores.
     draw: draws the figure from the measured values alone.
     caption: what the figure shows.
     measure: a pure function that computes the measured values with BlockLab's own modules. Its keyword arguments are
       the settings. None if `read` is set.
     settings: the arguments of `measure`, such as sizes and seeds.
-    full: changes to the settings with --scale=full, for a GPU.
+    full: changes to the settings for --scale=full, meant for a GPU.
     read: computes the measured values from the finished runs of the EXPERIMENT in the same file. None if `measure` is
       set.
-    drift: how much a value may differ on another machine until --check reports it; relative, or absolute with `read`.
+    drift: the largest difference between machines that --check accepts: relative with `measure`, absolute with `read`.
     name: the name of its file; set by the registry.
   """
 

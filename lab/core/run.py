@@ -13,7 +13,7 @@ class Run:
   Attributes:
     experiment: the name of the experiment.
     variant: the name of the variant.
-    seed: of the initial values and the data order, unless flags set one of them to a different seed.
+    seed: the seed of the initial parameters and the data order, unless flags set one of these seeds separately.
     config: the complete config.
     directory: <workdir>/<experiment>/<variant>/seed_<k>.
     tuned: whether its learning rate was chosen by --tune.

@@ -10,7 +10,7 @@ _SEEDS = re.compile(r'([0-9]{1,20})(?:-([0-9]{1,20}))?')
 
 
 def parse_seeds(texts: Sequence[str]) -> list[int]:
-  """The seeds of a list of numbers and ranges, in order and without duplicates. A range includes both of its ends.
+  """The seeds in a list of numbers and ranges, in order and without duplicates. A range includes both of its ends.
 
   Raises:
     ConfigError: if a text is neither a number nor a range, or a seed is too large, or there are too many.
@@ -27,6 +27,6 @@ def parse_seeds(texts: Sequence[str]) -> list[int]:
     if last >= 2**32:
       raise ConfigError(f'{flag}: a seed must be below {2**32}')
     if last - first >= MAX_SEEDS or len(seeds) > MAX_SEEDS:
-      raise ConfigError(f'{flag}: these are more than {MAX_SEEDS} seeds')
+      raise ConfigError(f'{flag}: more than {MAX_SEEDS} seeds')
     seeds |= dict.fromkeys(range(first, last + 1))
   return list(seeds)
