@@ -47,3 +47,18 @@ def test_files_exist(page):
 def test_names_are_in_the_files_named(page):
   for name, file in NAME_IN_FILE.findall(page.read_text('utf8')):
     assert re.search(rf'\b{name}\b', (PROJECT / file).read_text('utf8')), f'{name} in {file}'
+
+
+def test_identifiers_in_the_guide_are_in_the_code():
+  """CONTRIBUTING.md names functions, constants and arguments without their modules."""
+  named = set(re.findall(r'`(\w*[A-Z_]\w*)`', (PROJECT / 'CONTRIBUTING.md').read_text('utf8')))
+  folders = ('model', 'training', 'lab', 'configs', 'experiments', 'tests')
+  code = '\n'.join(path.read_text('utf8') for folder in folders for path in (PROJECT / folder).rglob('*.py'))
+  assert sorted(named - set(re.findall(r'\w+', code))) == []
+
+
+def test_new_names_in_the_changelog_exist():
+  rows = re.findall(r'^ *\| `.*` \| (.*) \|$', (PROJECT / 'CHANGELOG.md').read_text('utf8'), re.MULTILINE)
+  names = {name for cell in rows for name in NAME.findall(cell)}
+  assert len(names) >= 4
+  assert sorted(name for name in names if not resolves(name)) == []
