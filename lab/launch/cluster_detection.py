@@ -1,8 +1,8 @@
-"""Which processes a scheduler has started together: Slurm, Open MPI, or a TPU pod.
+"""Detects the processes that a scheduler (Slurm, Open MPI, or a TPU pod) has started together.
 
-jax.distributed.initialize detects this with private classes of JAX (0.10.2), and this is the only module that uses
-them. One difference: JAX takes the number of Slurm tasks from SLURM_NTASKS, which in `salloc` and in a batch script is
-that of the whole job. We take the number of tasks in the job step, which is how many run the same command.
+Uses the private classes of JAX (0.10.2) with which jax.distributed.initialize detects them; no other module does. One
+difference: JAX takes the number of Slurm tasks from SLURM_NTASKS, which in `salloc` and in a batch script counts the
+tasks of the whole job. We take the number of tasks in the job step, all of which run the same command.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from lab.launch.process_group import JOIN_TIMEOUT, ProcessGroup
 from training.config import ConfigError
 
-# Slurm reserves the step numbers from here on: for a batch script, for an interactive `salloc`, for ssh.
+# Slurm reserves the step numbers from this one up, for batch scripts, interactive `salloc` sessions and ssh.
 _FIRST_RESERVED_STEP = 0xFFFFFFF0
 _PORTS = 2**12  # use the last of the ephemeral ports, as JAX does
 _HOST_PID_NAMESPACE = 'pid:[4026531836]'  # the PID namespace of a process outside any container
@@ -54,9 +54,9 @@ def detect_process_group() -> ProcessGroup | None:
 def tasks_in_step(environment: Mapping[str, str]) -> int:
   """The number of tasks in the Slurm step of this process; 1 if it is not a task of a step.
 
-  Two cases count as 1 although the variables of a step are set. A command typed in a terminal was started once. And a
-  shell may have inherited the variables of a step it no longer belongs to, as in tmux: then the process of the step's
-  task is not an ancestor of this one.
+  Two cases count as 1 although the variables of a step are set: a command typed in a terminal was started once, and a
+  shell may have inherited the variables of a step that it no longer belongs to (in tmux, for example). In the second
+  case the process of the step's task is not an ancestor of this one.
   """
   step, tasks = environment.get('SLURM_STEP_ID', ''), environment.get('SLURM_STEP_NUM_TASKS', '')
   if not step.isdecimal() or not tasks.isdecimal() or int(step) >= _FIRST_RESERVED_STEP:
@@ -84,7 +84,7 @@ def _process_group(env, count: int, port: str | None = None) -> ProcessGroup | N
 
 
 def _check_mpi(environment: Mapping[str, str], slurm_tasks: int) -> None:
-  """Raises ConfigError if an MPI started several processes and JAX cannot find their coordinator."""
+  """Raises ConfigError if an MPI launcher started several processes whose coordinator JAX cannot find."""
   for size, rank in _UNKNOWN_MPI:
     count = environment.get(size, '')
     if count.isdecimal() and int(count) not in (1, slurm_tasks):
@@ -95,7 +95,7 @@ def _check_mpi(environment: Mapping[str, str], slurm_tasks: int) -> None:
 
 
 def _in_host_pid_namespace() -> bool:
-  """Whether process ids here are those that Slurm uses, which they are not in a container with its own namespace."""
+  """Whether Slurm and this process use the same process ids; in a container with its own PID namespace they do not."""
   try:
     return os.readlink('/proc/self/ns/pid') == _HOST_PID_NAMESPACE
   except OSError:

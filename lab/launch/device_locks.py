@@ -1,8 +1,8 @@
 """Locks on the cores and GPUs of this machine, so that commands that run at the same time use different ones.
 
-Each worker's device is a file on which its command holds a lock, in a folder that all users share; the lock is released
-when the command exits. Once every device has a worker, each gets a second one, and so on: the level of a worker is the
-number of workers that its device had before. The results of a run do not depend on its core.
+A device is reserved by locking one of its files in a folder that all users share; the lock is released when the command
+exits. Once every device has a worker, each gets a second one, and so on: the level of a worker is the number of workers
+that its device already had. The results of a run do not depend on its core.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-MAX_LEVELS = 64  # workers on one core that are counted
+MAX_LEVELS = 64  # the largest number of workers on one device that is tracked
 FOLDER = Path('/tmp' if os.access('/tmp', os.W_OK) else tempfile.gettempdir()) / 'blocklab-devices'
 
 
 class Reservation(NamedTuple):
-  """The devices reserved for one worker, and the most workers that any of them had before."""
+  """The devices reserved for one worker, and the largest number of workers that one of them already had."""
 
   names: list[str]
   level: int
@@ -30,12 +30,12 @@ class Reservation(NamedTuple):
 def reserve(kind: str, names: Sequence[str], counts: Sequence[int]) -> Iterator[list[Reservation]]:
   """Reserves devices for workers while the context is open, those with the fewest workers first.
 
-  Where locks cannot be used, the devices are chosen as if no other command were running.
+  If files cannot be locked, the devices are chosen as if no other command were running.
 
   Args:
-    kind: of the devices: `core`, `gpu` or `chip`.
+    kind: the kind of the devices: `core`, `gpu` or `chip`.
     names: the devices to choose from.
-    counts: for each worker the number of distinct devices that it needs.
+    counts: the number of distinct devices that each worker needs.
 
   Yields:
     The reservation of each worker.
@@ -107,7 +107,7 @@ def _lock(path: Path) -> int | None:
 
 
 def _open(path: Path) -> int | None:
-  """Opens a file, or creates it. Read access is enough for a lock, and all that another user's file allows."""
+  """Opens a file, or creates it. Read access is enough for a lock, and is all that another user's file allows."""
   # First without O_CREAT: Linux refuses it for another user's file in a sticky folder.
   for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CREAT):
     with contextlib.suppress(OSError):

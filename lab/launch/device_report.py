@@ -1,4 +1,4 @@
-"""The lines that name the devices on which workers train, and an accelerator of this machine that is not used."""
+"""Describes the devices on which workers train, and any accelerator of this machine that JAX does not use."""
 
 import glob
 import importlib.metadata
@@ -20,10 +20,10 @@ HIDES_GPUS = ('', '-1', 'none', 'void', 'NoDevFiles')  # values of CUDA_VISIBLE_
 def describe_devices(
   slots: Sequence[WorkerSlot], shared: bool = False, group: ProcessGroup = SINGLE_PROCESS
 ) -> list[str]:
-  """A line that names the devices of the workers; and if an accelerator is not used, another on how to use it.
+  """A line that names the devices of the workers, and a second line about any accelerator that JAX does not use.
 
   Args:
-    slots: of the workers.
+    slots: the slots of the workers.
     shared: whether any of their devices is shared with another command.
     group: the processes that train one run together.
   """
@@ -47,7 +47,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _unused_accelerator(detected: DetectedDevices) -> list[str]:
-  """A line if this machine has a GPU or TPU that JAX does not use, unless the user has excluded it."""
+  """A line about a GPU or TPU of this machine that JAX does not use, unless the user has excluded it."""
   if os.environ.get('JAX_PLATFORMS', '').strip() or os.environ.get('CUDA_VISIBLE_DEVICES', 'all') in HIDES_GPUS:
     return []
   accelerator, extra = find_accelerator()
@@ -61,10 +61,10 @@ def _unused_accelerator(detected: DetectedDevices) -> list[str]:
 
 
 def find_accelerator(device_files: Path = Path('/dev')) -> tuple[str, str]:
-  """The accelerator of this machine, according to its drivers, and the extra of the jax package for it; or ('', '').
+  """The accelerator of this machine, according to its drivers, and the pip extra of jax for it; ('', '') if none.
 
   Args:
-    device_files: the folder of the device files.
+    device_files: the folder that contains the device files.
   """
   if nvidia_smi := shutil.which('nvidia-smi'):  # it may be installed without a GPU
     try:

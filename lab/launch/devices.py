@@ -15,16 +15,16 @@ from lab.launch.process_group import SINGLE_PROCESS, ProcessGroup
 from training.config import ConfigError, MeshConfig
 from training.host import cores
 
-VARIABLES = {'gpu': 'CUDA_VISIBLE_DEVICES', 'chip': 'TPU_VISIBLE_CHIPS'}  # of the devices that a process may use
-GPU_MEMORY = 0.9  # the share of a GPU's memory that several workers reserve in total; a single one keeps JAX's default
+VARIABLES = {'gpu': 'CUDA_VISIBLE_DEVICES', 'chip': 'TPU_VISIBLE_CHIPS'}  # list the devices that a process may use
+GPU_MEMORY = 0.9  # share of a GPU's memory that several workers reserve in total; a single worker keeps JAX's default
 ACCELERATOR_PLUGINS = ('jax_cuda12_plugin', 'jax_cuda13_plugin', 'jax_rocm60_plugin', 'jax_rocm7_plugin', 'libtpu')
 # For independent processes that share a TPU host, as in JAX's own jax/_src/test_multiprocess.py.
 ONE_CHIP = {
   'TPU_CHIPS_PER_PROCESS_BOUNDS': '1,1,1', 'TPU_PROCESS_BOUNDS': '1,1,1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }  # fmt: skip
 DETECTION_TIMEOUT = 300  # seconds; on a TPU pod the first detection takes minutes
-OUTPUT_MARK = 'blocklab-devices'  # starts the line with the result; a site may print others when Python starts
-# Some chips are two devices, so chips are counted by their coordinates.
+OUTPUT_MARK = 'blocklab-devices'  # starts the line with the result; sitecustomize may print other lines
+# Some TPU chips are two JAX devices, so chips are counted by their coordinates.
 DETECTION_SCRIPT = f"""
 import jax
 devices, platform = jax.local_devices(), jax.default_backend()
@@ -41,8 +41,8 @@ class DetectedDevices:
 
   Attributes:
     platform: 'cpu', 'gpu' or 'tpu'.
-    count: the number of GPUs or TPU chips; of a CPU, of its simulated devices.
-    kind: the model of the device; empty if JAX was not started to find out.
+    count: the number of GPUs, of TPU chips, or of simulated devices of a CPU.
+    kind: the model of the device; empty on a CPU if JAX was not started for the detection.
     messages: what JAX wrote to stderr.
   """
 
@@ -56,9 +56,9 @@ class WorkerSlot(NamedTuple):
   """Where one worker runs.
 
   Attributes:
-    core: the CPU core that it is pinned to; None: it may use all cores.
-    environment: variables to add to its environment.
-    devices: how many JAX devices it has.
+    core: the CPU core that the worker is pinned to; None: it may use all cores.
+    environment: variables to add to the environment of the worker.
+    devices: the number of JAX devices that it has.
   """
 
   core: int | None
@@ -73,8 +73,8 @@ def worker_slots(
 
   Args:
     workers: the number of workers; 0: one for each core, GPU or chip. A TPU chip cannot be shared by several processes.
-    whole_machine: whether there is one worker, which has every core, every chip, or as many GPUs as its mesh names.
-    mesh: of the run, if there is one worker. On a CPU that many devices are simulated, which share the cores.
+    whole_machine: whether there is one worker, which uses every core, every chip, or as many GPUs as its mesh requires.
+    mesh: the mesh of the run, if there is one worker. On a CPU its devices are simulated, and share the cores.
     group: the processes that train the run together, each with a part of the mesh.
 
   Raises:
@@ -112,7 +112,7 @@ def worker_slots(
 
 
 def cpu_environment(several: bool) -> dict[str, str]:
-  """Environment variables for a process that trains on a CPU: settings of glibc's malloc, ignored by any other.
+  """Environment variables for a process that trains on a CPU: settings of glibc's malloc, without effect elsewhere.
 
   XLA allocates the buffers of a program anew at every execution. By default glibc maps each large buffer, faults its
   pages in, and unmaps it, which takes a third of a step. Allocating on heaps that never shrink, in huge pages, avoids
@@ -129,7 +129,7 @@ def cpu_environment(several: bool) -> dict[str, str]:
 
 
 def simulated_cpu_devices() -> tuple[int, str]:
-  """How many CPU devices the environment simulates, and the variable that does it; (1, '') if none does."""
+  """The number of simulated CPU devices that the environment requests, and the setting that does so; else (1, '')."""
   named = os.environ.get('JAX_NUM_CPU_DEVICES', '')
   if named.isdecimal() and int(named):
     return int(named), f'JAX_NUM_CPU_DEVICES={named}'
@@ -138,7 +138,7 @@ def simulated_cpu_devices() -> tuple[int, str]:
 
 
 def visible_devices(variable: str, count: int) -> list[str]:
-  """The names of the devices that this process may use: those in the variable, else 0, 1, ... up to the count."""
+  """The names of the devices that this process may use: those that the variable lists, by default 0 to count - 1."""
   names = os.environ.get(variable)
   return [name.strip() for name in names.split(',')] if names else [str(k) for k in range(count)]
 
@@ -149,7 +149,7 @@ def has_accelerator_plugin() -> bool:
 
 
 def detect_devices() -> DetectedDevices:
-  """The devices that JAX finds. It is started in another process, because it would hold on to the devices in this one.
+  """The devices that JAX finds. Runs JAX in a subprocess, because in this process it would not release the devices.
 
   Raises:
     ConfigError: if there is an accelerator that JAX cannot use.

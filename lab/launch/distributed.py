@@ -1,4 +1,4 @@
-"""Training one run with several processes, each with its own devices, joined by JAX's distributed runtime.
+"""Trains one run with several processes, each with its own devices, joined by JAX's distributed runtime.
 
 Under Slurm, Open MPI and on a TPU pod the processes are detected; elsewhere three flags define them. Every process is
 one `train.py` command, which starts a worker and monitors it: the runtime aborts a worker when another process is lost,
@@ -29,16 +29,16 @@ HEARTBEAT_TIMEOUT = 30  # seconds without a heartbeat until a process counts as 
 
 
 def from_flags_or_scheduler() -> ProcessGroup:
-  """The processes that the flags define, or else the scheduler; SINGLE_PROCESS if neither does.
+  """The processes that the flags define, otherwise those of the scheduler; SINGLE_PROCESS if neither defines any.
 
   Raises:
-    ConfigError: if the flags are incomplete or invalid, or the scheduler's variables are.
+    ConfigError: if the flags or the scheduler's variables are incomplete or invalid.
   """
   return from_flags() or detect_process_group() or SINGLE_PROCESS
 
 
 def from_flags() -> ProcessGroup | None:
-  """The processes that the flags define, as they always do for a worker; None if no flag is set.
+  """The processes that the flags define; None if no flag is set. Workers receive their group only through these flags.
 
   Raises:
     ConfigError: if the flags are incomplete or invalid.
@@ -57,7 +57,7 @@ def from_flags() -> ProcessGroup | None:
 
 
 def check_coordinator(group: ProcessGroup, print_line: Callable[[str], None] = lambda line: None) -> None:
-  """Checks that process 0 can listen, or waits until it does. Without this check the runtime would abort.
+  """Checks that process 0 can listen; in the others, waits until it listens. Otherwise the runtime would abort.
 
   Args:
     group: the processes that train the run.
@@ -138,7 +138,7 @@ def join(group: ProcessGroup) -> Callable[[], bool]:
   jax.distributed.initialize(
     group.coordinator, group.count, group.index, initialization_timeout=JOIN_TIMEOUT,
     heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT, shutdown_timeout_seconds=HEARTBEAT_TIMEOUT,
-    cluster_detection_method='deactivate',  # or a scheduler's variables would choose the GPUs
+    cluster_detection_method='deactivate',  # otherwise a scheduler's variables would choose the GPUs
   )  # fmt: skip
   calls = itertools.count()
   return lambda: multihost_utils.reached_preemption_sync_point(next(calls))

@@ -1,4 +1,4 @@
-"""Why a worker exited without reporting, or could not start: from its exit code, its log, and the system's counters."""
+"""Determines why a worker exited unexpectedly or could not start, from its exit code, log, and system counters."""
 
 import re
 import resource
@@ -13,18 +13,18 @@ _HINTS = {
   signal.SIGSEGV: 'it crashed',
   signal.SIGILL: 'it crashed: jaxlib may have been built for another processor',
 }
-# As Python, XLA, LLVM and OpenBLAS report it.
+# The messages of Python, XLA, LLVM and OpenBLAS.
 _NO_THREAD = re.compile(
   r"can't start new thread|pthread_create|Resource temporarily unavailable|thread constructor failed"
 )
 
 
 def describe_exit(code: int, log: str = '', out_of_memory: bool = False) -> str:
-  """Why a worker exited, in one line.
+  """Describes in one line why a worker exited.
 
   Args:
     code: its exit code; -n if signal n killed it.
-    log: what it has written to its log since it started the run.
+    log: the text that it has written to its log since it started the run.
     out_of_memory: whether the system has killed a process for lack of memory since then.
   """
   if code >= 0:
@@ -41,7 +41,7 @@ def describe_exit(code: int, log: str = '', out_of_memory: bool = False) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-  """An unexpected exception in one line: its type, its message, and the limit on threads if that was the cause."""
+  """Describes an unexpected exception in one line: type, message, and the limit on threads if that was the cause."""
   text = f'{type(error).__name__}: {error}'.splitlines()[0]
   return f'{text} ({describe_thread_limit()})' if is_thread_limit(error) else text
 
@@ -52,7 +52,7 @@ def is_thread_limit(error: BaseException) -> bool:
 
 
 def describe_thread_limit() -> str:
-  """That no further thread or process could be started, and which limits apply."""
+  """A message that no further thread or process could be started, with the limit."""
   soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
   number = 'unlimited' if soft == resource.RLIM_INFINITY else str(soft)
   return (
@@ -62,7 +62,7 @@ def describe_thread_limit() -> str:
 
 
 def count_oom_kills() -> int:
-  """How many processes the system has killed for lack of memory since it booted; 0 if it does not count them."""
+  """The number of processes that the system has killed for lack of memory since it booted; 0 if unknown."""
   try:
     found = re.search(r'^oom_kill (\d+)$', Path('/proc/vmstat').read_text(), re.MULTILINE)
   except OSError:  # not Linux

@@ -13,7 +13,8 @@ class LaunchResult(NamedTuple):
 
   Attributes:
     failed: the runs that failed.
-    exit_code: the exit code of the command, if some runs neither finished nor failed; else None.
+    exit_code: the exit code of the command if it ends here, without a report: after a dry run or a submission, when
+      stopped, or in all but the first process of a group; None otherwise.
   """
 
   failed: list[Run]

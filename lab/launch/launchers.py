@@ -53,14 +53,14 @@ def from_flags(workers: int, group: ProcessGroup = SINGLE_PROCESS) -> Launcher:
 
 
 def check_memory(runs: Sequence[Run], group: ProcessGroup) -> None:
-  """Raises ConfigError if a run does not fit in the memory of this machine. Not checked for accelerators."""
+  """Raises ConfigError if a run does not fit in memory. Checked only for local training on a CPU in one process."""
   if LAUNCHER.value == 'local' and group is SINGLE_PROCESS and devices.detect_devices().platform == 'cpu':
     for run in runs:
       check_fits(run.config)
 
 
 def local_launcher(workers: int = 0, group: ProcessGroup = SINGLE_PROCESS) -> Launcher:
-  """A launcher that trains the runs in worker processes on this machine. A single custom run has the whole machine.
+  """A launcher that trains the runs in worker processes on this machine. A single custom run uses the whole machine.
 
   Args:
     workers: how many runs to train at a time; 0: one per core or GPU.
@@ -98,7 +98,7 @@ def local_launcher(workers: int = 0, group: ProcessGroup = SINGLE_PROCESS) -> La
 
 
 def _worker_slots(runs: Sequence[Run], workers: int, group: ProcessGroup) -> list[WorkerSlot]:
-  """The slots of the workers; a run of an experiment always has one core, so that its numbers do not depend on more."""
+  """The slots of the workers. A run of an experiment uses one core, so its results do not depend on the core count."""
   whole_machine = group.count > 1 or (len(runs) == 1 and runs[0].experiment == 'custom')
   return devices.worker_slots(workers, whole_machine, runs[0].config.mesh, group)
 

@@ -1,9 +1,9 @@
-"""Stops a worker when the command that started it is gone.
+"""Stops a worker when the command that started it has exited.
 
-A command that is killed alone (by SIGKILL, for lack of memory, by a crash) cannot stop its workers, so each worker
-watches its parent process. A worker that is training then stops as it does at SIGTERM: it finishes its step and saves.
-A worker that is compiling or evaluating exits at once, since the next step may be a minute away; its earlier
-checkpoints are intact.
+A command that is killed (by SIGKILL, by the system for lack of memory, by a crash) cannot stop its workers, so each
+worker watches its parent process. A worker that is training then stops as it does on SIGTERM: it finishes its step and
+saves a checkpoint. A worker that is compiling or evaluating exits at once, since its next step may be a minute away;
+its earlier checkpoints are intact.
 """
 
 import os
@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 
-POLL_INTERVAL = 0.1  # seconds between two checks of the parent
-STOP_CHECK_WITHIN = 1.0  # seconds within which a worker that is training checks whether to stop; at least two steps
-SAVE_WITHIN = 60.0  # seconds
+POLL_INTERVAL = 0.1  # seconds between checks of the parent
+STOP_CHECK_WITHIN = 1.0  # seconds within which a training worker checks whether to stop, or two steps if longer
+SAVE_WITHIN = 60.0  # seconds to save the last checkpoint
 ORPHANED = 75  # the exit code EX_TEMPFAIL: another attempt may succeed
 
 
 class ParentWatch:
-  """Watches the parent process from a thread, and stops this process when it is gone.
+  """Watches the parent process from a thread, and stops this process when the parent has exited.
 
   Args:
     parent: the id of the parent process.
@@ -34,7 +34,7 @@ class ParentWatch:
     threading.Thread(target=self._watch, daemon=True, name='parent watch').start()
 
   def wrap(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
-    """Wraps the function that a training loop calls after every step to learn whether to stop.
+    """Wraps the function that a training loop calls after every step to check whether to stop.
 
     Args:
       should_stop: the function; it must return True after a SIGTERM.
@@ -53,7 +53,7 @@ class ParentWatch:
   def _watch(self) -> None:
     while os.getppid() == self._parent:
       time.sleep(POLL_INTERVAL)
-    print('the command that started this worker is gone: saving and exiting', file=sys.stderr, flush=True)
+    print('the command that started this worker has exited: saving and exiting', file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     if self._stopping.wait(max(self._within, 2 * self._step_seconds)):
       time.sleep(SAVE_WITHIN)  # the process exits before this ends, unless the save hangs

@@ -19,7 +19,7 @@ def place_workers(
   A worker that may use all cores keeps its slot, and so do the processes of a group.
 
   Args:
-    slots: of the workers, as returned by worker_slots.
+    slots: the slots of the workers, from `worker_slots`.
     group: the processes that train one run together.
 
   Yields:
@@ -44,7 +44,7 @@ def place_workers(
 
 
 def _device_kind(slots: Sequence[WorkerSlot]) -> str:
-  """Which devices the slots name: `core`, `gpu` or `chip`; empty if none."""
+  """The kind of device that the slots specify: `core`, `gpu` or `chip`; empty if none."""
   if slots[0].core is not None:
     return 'core'
   named = {name for slot in slots for name in slot.environment}

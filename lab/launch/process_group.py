@@ -13,7 +13,7 @@ class ProcessGroup:
     coordinator: host:port on which process 0 listens.
     count: the number of processes.
     index: the index of this process, from 0.
-    local_index: its index on its host, if the scheduler gives each process one GPU there; else None.
+    local_index: its index on its host, if the scheduler assigns one GPU there to each process; otherwise None.
   """
 
   coordinator: str

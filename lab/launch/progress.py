@@ -14,8 +14,8 @@ from rich.table import Table
 
 from lab.core.run import Run
 
-LOG_LINES = 8  # of a failed run's log are printed
-# Seconds between the lines about a run, without a terminal: the interval doubles from the first to the last.
+LOG_LINES = 8  # printed from the end of a failed run's log
+# Without a terminal: seconds between the lines about a run. The interval doubles, from the first to the last.
 FIRST_INTERVAL, LAST_INTERVAL = 10.0, 300.0
 
 
@@ -27,7 +27,7 @@ class RunProgress:
     started: when a worker started it.
     last_line: when a line about it was last printed.
     step: its last logged step: {'step', 'steps', 'loss', 'tokens_per_second'}; empty before the first one.
-    phase: what it does between steps: {'doing'} or {'evaluating', 'done', 'of'}; empty while it trains.
+    phase: its activity between steps: {'doing'} or {'evaluating', 'done', 'of'}; empty while it trains.
   """
 
   started: float
@@ -37,7 +37,7 @@ class RunProgress:
 
   @property
   def short_text(self) -> str:
-    """What it is doing, short enough for a table."""
+    """The current activity, short enough for a table."""
     if 'evaluating' in self.phase:
       return f'evaluating: {self.phase["evaluating"]}'
     if self.phase or not self.step:
@@ -46,14 +46,14 @@ class RunProgress:
 
   @property
   def done_and_total(self) -> tuple[int, int] | None:
-    """The steps that are done and their total, or the evaluated tokens and theirs; None if unknown."""
+    """The completed steps and their total, or the evaluated tokens and their total; None if unknown."""
     if 'evaluating' in self.phase:
       return self.phase['done'], self.phase['of']
     return (self.step['step'], self.step['steps']) if self.step and not self.phase else None
 
   @property
   def line(self) -> str:
-    """What it is doing, as a line."""
+    """The current activity, as a line."""
     if 'evaluating' in self.phase:
       return f'{self.short_text}, {self.phase["done"]:,} of {self.phase["of"]:,} tokens'
     if self.phase or not self.step:
@@ -69,13 +69,13 @@ class RunProgress:
 class ProgressDisplay:
   """Prints the start, the progress and the end of each run. A context manager: the live table is shown inside it.
 
-  Without a terminal it prints a line when a run ends or fails, and lines about a run that is training after 10, 20,
-  40, ... seconds, at least every 5 minutes.
+  Without a terminal it prints a line when a run ends or fails. A run that is still training gets lines after 10, 20,
+  40, ... seconds, and then every 5 minutes.
 
   Args:
     console: where to print.
-    total: the number of runs, including those that were finished before.
-    finished: the number of runs that were finished before.
+    total: the number of runs, including those that were already finished.
+    finished: the number of runs that were already finished.
     clock: returns the time in seconds.
   """
 
@@ -100,11 +100,11 @@ class ProgressDisplay:
       self._printer.join()
 
   def started(self, run: Run) -> None:
-    """A worker has started the run."""
+    """Called when a worker has started the run."""
     self._running[run] = RunProgress(self._clock(), self._clock())
 
   def progress(self, run: Run, event: Mapping[str, Any]) -> None:
-    """The worker of the run has reported a step, a phase between steps, or a note to print."""
+    """Called when the worker has reported a step, a phase between steps, or a note to print."""
     if 'note' in event:
       self._print(f'{run.label}: {event["note"]}')
     elif 'step' in event:
@@ -113,7 +113,7 @@ class ProgressDisplay:
       self._running[run] = dataclasses.replace(self._running[run], phase=event)
 
   def print_due_lines(self) -> None:
-    """Prints a line about each run whose last line is long enough ago; see FIRST_INTERVAL."""
+    """Prints a line about each run whose last line was printed an interval ago; see FIRST_INTERVAL."""
     now = self._clock()
     for run, progress in list(self._running.items()):
       if now - progress.last_line >= min(max(FIRST_INTERVAL, progress.last_line - progress.started), LAST_INTERVAL):
@@ -125,18 +125,18 @@ class ProgressDisplay:
       self.print_due_lines()
 
   def ended(self, run: Run, status: str) -> None:
-    """The run has a result."""
+    """Called when the run has a result."""
     last = self._running.pop(run)
     self._done += 1
     count = f'({self._done} of {self._total}{self._time_left()})'
     self._print(f'{run.label}: {status.replace("_", " ")}{last.format_loss(", training loss ")} {count}')
 
   def stopping(self) -> None:
-    """The workers have been sent a stop signal."""
+    """Called when the workers have been sent a stop signal."""
     self._print('stopping: each run finishes its step and saves a checkpoint (press Ctrl-C again to quit at once)')
 
   def stopped(self, run: Run, saved: bool) -> None:
-    """The run has been stopped.
+    """Called when the run has been stopped.
 
     Args:
       run: the run.
@@ -147,13 +147,13 @@ class ProgressDisplay:
     self._print(f'{run.label}: stopped{at}{"" if saved else ", not saved: it resumes from its last checkpoint"}')
 
   def failed(self, run: Run, error: str, log: Path | None, start: int = 0) -> None:
-    """The run has ended without a result.
+    """Called when the run has ended without a result.
 
     Args:
       run: the run.
       error: the cause, in one line.
       log: the log file to quote; None if it does not show the cause.
-      start: the size that the log file had in bytes when the run was started.
+      start: the size of the log file in bytes when the run was started.
     """
     self._running.pop(run, None)
     self._print(f'{run.label}: FAILED: {error}')
@@ -171,7 +171,7 @@ class ProgressDisplay:
     self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
   def _time_left(self) -> str:
-    """The estimated time left, from the runs that have ended and the fractions done of those that are training."""
+    """Formats the estimated time left, based on the ended runs and the completed fractions of the others."""
     steps = [progress.step for progress in self._running.values() if progress.step]
     fractions = sum(step['step'] / step['steps'] for step in steps)
     runs_done = self._done - self._finished_before + fractions

@@ -1,7 +1,7 @@
-"""Why JAX's distributed runtime has aborted a worker, from what it wrote to the log.
+"""Determines from the log of a worker why JAX's distributed runtime has aborted it.
 
-The runtime (jaxlib 0.10.2) aborts a process when another process of the group is lost, and offers no callback. All we
-have is its log messages, whose wording may change with any version.
+The runtime (jaxlib 0.10.2) aborts a process when another process of the group is lost, and offers no callback. The
+only evidence is its log messages, whose wording may change with any version.
 """
 
 import re
@@ -16,11 +16,11 @@ _JOIN_TIMED_OUT = re.compile(r'DEADLINE_EXCEEDED.*\n*RPC: \S*/RegisterTask')
 
 
 def describe_abort(log: Path, start: int, group: ProcessGroup) -> str | None:
-  """Why the runtime aborted a worker, in one line; None if its log does not show that it did.
+  """Describes in one line why the runtime aborted a worker; None if the log does not show an abort.
 
   Args:
     log: the log file of the worker.
-    start: the size that the file had in bytes when the worker started the run.
+    start: the size of the file in bytes when the worker started the run.
     group: the processes that train the run.
   """
   text = log.read_bytes()[start:].decode('utf8', errors='replace') if log.exists() else ''

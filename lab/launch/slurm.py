@@ -1,4 +1,4 @@
-"""Runs as one Slurm array job, with one task per run.
+"""Submits runs as one Slurm array job, with one task per run.
 
 Slurm sends SIGUSR2 to a job shortly before its time limit and, if the cluster is configured so, before preempting it:
 the run saves a checkpoint, its task is requeued, and the run resumes when the task starts again. The tasks of a failed
@@ -65,7 +65,7 @@ def submit(resources: Resources, runs: Sequence[Run], console: Console) -> int:
   else:
     console.print('all unfinished runs are in the queue')
   console.print(
-    'add --status to the command to see the state of the runs; once they have ended, repeat the command for the report',
+    'add --status to the command to see the state of the runs; when they have ended, repeat the command for the report',
     soft_wrap=True,
   )
   return 0

@@ -23,10 +23,10 @@ ALL_FLAGS = (PARTITION, TIME, GPUS, CPUS, MEMORY, ACCOUNT)
 
 SAVE_TIME = 90  # seconds from SIGUSR2 to the time limit
 TIME_FORMAT = re.compile(r'(?:(\d{1,4})-)?(\d{1,7})(?::(\d{1,4}))?(?::(\d{1,4}))?', re.ASCII)
-# Strict formats, because the values go into the batch script, where a line break would start another line.
+# The formats are strict, because the values go into the batch script, where a line break would add a command.
 NAMES = r'[A-Za-z0-9_][A-Za-z0-9_.+-]*(,[A-Za-z0-9_][A-Za-z0-9_.+-]*)*'
 FORMATS = (
-  (PARTITION, NAMES, 'write a name, or several with commas, as in --slurm_partition=gpu'),
+  (PARTITION, NAMES, 'write a name, or several separated by commas, as in --slurm_partition=gpu'),
   (ACCOUNT, NAMES, 'write a name, as in --slurm_account=lab'),
   (MEMORY, r'[0-9]{1,9}([KMGT]B?)?', 'write a size, as in --slurm_mem=16G'),
 )
@@ -38,7 +38,7 @@ class Resources:
 
   Attributes:
     minutes: the time limit, after which the run is requeued.
-    partition, gpus, cpus, memory, account: as for sbatch.
+    partition, gpus, cpus, memory, account: as in sbatch.
   """
 
   minutes: int

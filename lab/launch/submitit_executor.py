@@ -1,7 +1,7 @@
-"""Submitting an array job through submitit (1.5.4), and all that depends on its private parts.
+"""Submits array jobs through submitit (1.5.4). The only module that depends on submitit's private API.
 
-Private are: the methods that build the batch script, `map_count`, its default wckey, and the call of `affinity` that
-requires sbatch to be installed.
+It depends on the methods that build the batch script, on `map_count`, on the default wckey, and on the call of
+`affinity`, which requires sbatch to be installed.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from training.config import ConfigError
 if TYPE_CHECKING:
   import submitit
 
-MAX_REQUEUES = 100  # of a task that reaches its time limit
+MAX_REQUEUES = 100  # times that a task may be requeued at its time limit
 
 
 def create_executor(resources: Resources, folder: Path, job_name: str) -> 'submitit.SlurmExecutor':
   """The executor that submits an array job.
 
   Args:
-    resources: of each task.
-    folder: for submitit's own files.
+    resources: the resources of each task.
+    folder: the folder for submitit's own files.
     job_name: the name of the job.
   """
   import submitit

@@ -18,9 +18,9 @@ from training.config import Config
 from training.host import cores, processor
 from training.run_files.result import read_result
 
-EVALUATION_COST = 1 / 3  # of a token, relative to training on it: the forward pass alone
+EVALUATION_COST = 1 / 3  # cost of evaluating a token relative to training on it: the forward pass alone
 MATMUL_EFFICIENCY = 0.5  # training speed relative to a large matrix product: 0.37 to 0.73 over sizes (docs/speed.md)
-COMPARABLE = 4  # the largest ratio of FLOPs per step at which speeds are compared: small steps are mostly overhead
+MAX_FLOPS_RATIO = 4  # between runs whose speeds are compared, since a small step is mostly overhead
 KJV_SPLIT = 215_000  # bytes in each held-out split of the King James text
 MATMUL_SIZE = 1024
 # Together with the model, these settings determine how long a step takes; seeds and learning rates do not matter.
@@ -36,7 +36,7 @@ class TimeEstimate(NamedTuple):
   basis: str
 
   def sentence(self, runs: int, at_a_time: int) -> str:
-    """The estimate as a sentence."""
+    """Formats the estimate as a sentence."""
     parallel = f', {at_a_time} runs at a time' if at_a_time > 1 else ''
     what = f'{runs} run{"s" if runs > 1 else ""}{parallel}'
     return f'about {format_duration(self.seconds)} for {what}, compilation not included ({self.basis})'
@@ -45,20 +45,20 @@ class TimeEstimate(NamedTuple):
 def estimate_time(
   runs: Sequence[Run], resume_steps: Mapping[Run, int], slots: Sequence[WorkerSlot], workdir: Path
 ) -> TimeEstimate | None:
-  """Estimates how long the runs will take; None if there is no basis, as on a GPU without finished runs.
+  """Estimates how long the runs will take; None if there is no basis (a GPU without finished runs).
 
   Args:
-    runs: to train.
-    resume_steps: for each run the step that it resumes from; 0 if it is missing.
-    slots: of the workers.
-    workdir: the work directory in which finished runs are searched for.
+    runs: the runs to train.
+    resume_steps: the step that each run resumes from; a run that is not listed starts from 0.
+    slots: the slots of the workers.
+    workdir: the work directory to search for finished runs.
   """
   speed, basis = speed_of_finished_runs(workdir, slots[0], [run.config for run in runs])
   if speed is None:
     if devices.detect_devices().platform != 'cpu':
       return None
     flops = matmul_flops_per_second(1 if slots[0].core is not None else len(cores()))
-    basis = f'rough: assumes half the speed of a large matrix product here, {flops / 1e9:.0f} GFLOP/s'
+    basis = f'rough: assumes half the speed of a large matrix product on this machine, {flops / 1e9:.0f} GFLOP/s'
 
     def speed(config: Config) -> float:
       return MATMUL_EFFICIENCY * flops / _flops_per_token(config)
@@ -68,7 +68,7 @@ def estimate_time(
 
 
 def run_seconds(config: Config, tokens_per_second: float, resume_step: int = 0) -> float:
-  """How long a run takes from a step on: training, its validation curve, and the final evaluation."""
+  """The seconds that a run takes from `resume_step` on: training, its validation curve, and the final evaluation."""
   run, tokens = config.run, _tokens_per_step(config)
   evaluations = min(run.evaluations, run.steps) * (1 - resume_step / run.steps)
   evaluated = evaluations * run.evaluation_batches * tokens
@@ -79,7 +79,7 @@ def run_seconds(config: Config, tokens_per_second: float, resume_step: int = 0) 
 
 
 def total_seconds(each: Sequence[float], at_a_time: int) -> float:
-  """How long runs take in total if the next one starts whenever a worker is free.
+  """The seconds that all runs take if the next one starts whenever a worker becomes free.
 
   Args:
     each: the seconds of each run, in the order in which they start.
@@ -92,7 +92,7 @@ def total_seconds(each: Sequence[float], at_a_time: int) -> float:
 
 
 def matmul_flops_per_second(threads: int) -> float:
-  """The FLOP/s of a large float32 matrix product on this many cores."""
+  """The speed of a large float32 matrix product on this many cores, in FLOP/s."""
   left, right = (np.ones((MATMUL_SIZE, MATMUL_SIZE), np.float32) for _ in range(2))
   left @ right
   best = min(_seconds_of(lambda: left @ right) for _ in range(3))
@@ -100,7 +100,7 @@ def matmul_flops_per_second(threads: int) -> float:
 
 
 def format_duration(seconds: float) -> str:
-  """A duration in seconds, minutes or hours: '75 s', '5 min', '2.0 h'."""
+  """Formats a duration in seconds, minutes or hours: '75 s', '5 min', '2.0 h'."""
   if seconds < 90:
     return f'{max(seconds, 1):.0f} s'
   return f'{seconds / 60:.0f} min' if seconds < 90 * 60 else f'{seconds / 3600:.1f} h'
@@ -109,8 +109,8 @@ def format_duration(seconds: float) -> str:
 def speed_of_finished_runs(workdir: Path, slot: WorkerSlot, configs: Sequence[Config]) -> tuple[Speed | None, str]:
   """The training speed of each config, from finished runs on this machine, and a description of those runs.
 
-  Uses runs with the same model and step settings; if there are none, those of a similar size, scaled by FLOPs per
-  token. Returns (None, '') if a config has neither: the speed of a much smaller model is mostly overhead.
+  Uses runs with the same model and step settings; if there are none, runs of a similar size, scaled by FLOPs per token.
+  Returns (None, '') if a config has neither.
   """
   detected = devices.detect_devices()
   device = f'cpu ({processor()})' if detected.platform == 'cpu' else detected.kind
@@ -133,7 +133,7 @@ def speed_of_finished_runs(workdir: Path, slot: WorkerSlot, configs: Sequence[Co
 
 
 def _comparable_speeds(config: Config, finished: Sequence[tuple[Config, float]]) -> list[tuple[int, float]]:
-  """For each comparable finished run its position and the speed it implies for the config, in tokens per second."""
+  """The position of each comparable finished run, and the speed it implies for the config in tokens per second."""
   same = [
     (position, speed) for position, (other, speed) in enumerate(finished) if _speed_key(other) == _speed_key(config)
   ]
@@ -147,7 +147,7 @@ def _comparable_speeds(config: Config, finished: Sequence[tuple[Config, float]])
 
 
 def _similar(one: float, other: float) -> bool:
-  return 1 / COMPARABLE <= one / other <= COMPARABLE
+  return 1 / MAX_FLOPS_RATIO <= one / other <= MAX_FLOPS_RATIO
 
 
 def _tokens_per_step(config: Config) -> int:

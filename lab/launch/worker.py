@@ -1,4 +1,4 @@
-"""A worker process: reads runs from stdin, one JSON object per line, trains each, and reports on --events.
+"""A worker process: reads runs from stdin, one JSON object per line, trains each, and reports events to --events.
 
   {"directory": ..., "config": {...}, "labels": {...}}
                                        ->  {"step": 10, "steps": 300, "loss": ..., "tokens_per_second": ...} ...
@@ -40,8 +40,8 @@ from training.run_files.locks import Moved
 
 EXPLAINED = (ConfigError, SaveFailed, Moved)  # exceptions whose message tells the user what to do
 
-EVENTS = flags.DEFINE_integer('events', None, 'The open file descriptor to report on. Default: that of stdout.')
-PARENT = flags.DEFINE_integer('parent', None, 'The process id of the parent; exit when it is gone. Default: none.')
+EVENTS = flags.DEFINE_integer('events', None, 'The open file descriptor to write events to. Default: stdout.')
+PARENT = flags.DEFINE_integer('parent', None, 'The process id of the parent; exit when it has exited. Default: none.')
 CORE = flags.DEFINE_integer('core', None, 'The CPU core to run on. Default: all cores.')
 
 
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
     def report(event: dict[str, Any]) -> None:
       try:
         events.write(json.dumps(event) + '\n')
-      except BrokenPipeError:  # the command is gone; ParentWatch decides when to stop
+      except BrokenPipeError:  # the command has exited; ParentWatch decides when to stop
         _redirect(os.devnull, events.fileno())
 
     group, should_stop = distributed.from_flags() or SINGLE_PROCESS, stop_requested.is_set
@@ -80,18 +80,18 @@ def main(argv: list[str]) -> None:
         report({'ended': result['status']})
       except Stopped:
         report({'stopped': True})
-      except Exception as error:  # any exception fails this run alone
+      except Exception as error:  # any exception fails only this run
         failure = _log_failure(error, directory)
         if group.count > 1 and not isinstance(error, (*EXPLAINED, OSError)):
-          # Another process may be the cause: then the runtime aborts this one meanwhile, and logs which was lost.
+          # If another process is the cause, the runtime aborts this one during the wait and logs which was lost.
           time.sleep(distributed.HEARTBEAT_TIMEOUT + 10)
         report({'failed': failure})
         if group.count > 1:
-          os._exit(1)  # an orderly exit would wait for the other processes, which may be waiting for this one
+          os._exit(1)  # a normal exit would wait for the other processes, which may be waiting for this one
 
 
 def _log_failure(error: Exception, directory: Path) -> str:
-  """Logs why a run failed, and returns it in one line: how to fix it, or the exception, whose traceback is logged."""
+  """Logs why a run failed, with the traceback of an unexpected exception, and returns the reason in one line."""
   if isinstance(error, OSError):
     error = SaveFailed(error.filename or directory, error)
   explained = isinstance(error, EXPLAINED)

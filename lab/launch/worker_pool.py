@@ -35,7 +35,7 @@ class Failure(NamedTuple):
 
   Attributes:
     message: the cause, in one line.
-    log_start: the size that the log file had in bytes when this attempt started.
+    log_start: the size of the log file in bytes when this attempt started.
     show_log: whether the end of the log is worth printing.
   """
 
@@ -60,9 +60,9 @@ def unfinished(runs: Sequence[Run]) -> list[Run]:
 def claim(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
   """Prevents other commands from training the runs while the context is open.
 
-  If there is a single run and it is extended, its new number of steps is written here, where the other processes of its
-  group read it. If there are several runs, each is extended only when a worker starts it, so that stopping early leaves
-  the results of the others valid.
+  If a single run is extended, its new number of steps is written here, before the other processes of its group read it.
+  If there are several runs, each is extended only when a worker starts it, so that the results of the others remain
+  valid after an early stop.
 
   Yields:
     A function that raises locks.Moved if the experiment's folder has been moved or deleted since.
@@ -91,12 +91,12 @@ def execute(
   killed, and SystemExit is raised.
 
   Args:
-    runs: to train; the caller has claimed them.
-    slots: of the workers.
+    runs: the runs to train; the caller has claimed them.
+    slots: the slots of the workers.
     display: shows the progress.
     group: the processes that train a single run together, of which this is one.
-    grace: seconds a worker has to finish its step and save. After that it is killed, and the run will repeat the steps
-      since its last checkpoint.
+    grace: the seconds that a worker has to finish its step and save. After that it is killed, and the run will repeat
+      the steps since its last checkpoint.
     check: the function that `claim` yields; called before each run is started.
 
   Raises:
@@ -237,7 +237,7 @@ class _WorkerPool:
     return worker
 
   async def _next_line(self, events: asyncio.StreamReader, run: Run, log: Path) -> bytes:
-    """The next line that a worker reports; prints a warning whenever none has come for a long time."""
+    """The next line that a worker reports. Prints a warning each time SILENCE seconds pass without one."""
     line = asyncio.ensure_future(events.readline())
     while not (await asyncio.wait([line], timeout=SILENCE))[0]:
       note = f'no report from its process for {SILENCE / 60:.0f} minutes: its steps may be slow, or it hangs; see {log}'
@@ -245,7 +245,7 @@ class _WorkerPool:
     return line.result()
 
   async def _train(self, worker: asyncio.subprocess.Process, run: Run, log: Path) -> Failure | None:
-    """Has a worker train a run; returns why it failed, or None."""
+    """Sends a run to a worker and waits until it ends; returns why it failed, or None."""
     assert worker.stdin is not None
     try:
       run_directory.extend_steps(run.directory, run.config)

@@ -57,7 +57,7 @@ def test_a_worker_saves_and_exits_when_its_command_is_killed(does, within, saved
     output = command.stdout.read()  # ends with the worker
     assert time.monotonic() - started < within
     assert output == ('saved\n' if saved else '')
-    assert 'the command that started this worker is gone' in command.stderr.read()
+    assert 'the command that started this worker has exited' in command.stderr.read()
 
 
 def test_a_worker_exits_at_once_if_its_command_is_gone_when_it_starts():

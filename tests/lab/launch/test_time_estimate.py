@@ -106,7 +106,7 @@ def test_runs_of_another_machine_are_not_used(tmp_path, other):
   estimate = time_estimate.estimate_time(runs[1:2], {}, ONE_CORE, tmp_path)
   flops = flops_per_token(runs[1].config.model, 64)
   assert estimate.seconds == pytest.approx(time_estimate.run_seconds(runs[1].config, 2e9 / flops))
-  assert estimate.basis == 'rough: assumes half the speed of a large matrix product here, 4 GFLOP/s'
+  assert estimate.basis == 'rough: assumes half the speed of a large matrix product on this machine, 4 GFLOP/s'
 
 
 def test_there_is_no_estimate_for_a_gpu_without_finished_runs(tmp_path, monkeypatch):
