@@ -257,7 +257,9 @@ def test_another_run_is_refused_and_nothing_is_written(finished):
 
 
 def test_unsuitable_data_are_refused_before_anything_is_written(tmp_path):
-  with pytest.raises(ConfigError, match=r'^model\.vocab_size=255 is too small for the data, which have 256 tokens'):
+  with pytest.raises(
+    ConfigError, match=r'^model\.vocab_size=255 is too small for the data, whose vocabulary has 256 tokens'
+  ):
     train(tmp_path / 'run', CONFIG.replace({'model.vocab_size': 255}))
   with pytest.raises(ConfigError, match=r'too few for a batch of 1000'):
     train(tmp_path / 'run', CONFIG.replace({'run.batch_size': 1000}))

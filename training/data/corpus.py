@@ -34,7 +34,7 @@ class Corpus:
     tokens: all token ids in the order of the text, memory-mapped if cached.
     segments: the ranges of `tokens` that belong to each split. No sequence crosses from one segment to the next.
     vocab_size: all ids are below it.
-    checksum: sha256 of everything that determines the tokens: the text, the tokenizer, and the documents' ends.
+    checksum: sha256 of everything that determines the tokens: the text, the tokenizer, and the document ends.
     end_id: the token that marks the end of a document; None if ends are not marked.
     text_checksum: sha256 of the text alone.
   """

@@ -1,4 +1,4 @@
-"""The interface of a dataset: sequences of tokens, looked up by number in batches."""
+"""The interface of a dataset: sequences of tokens, returned in batches by index."""
 
 import abc
 
@@ -8,7 +8,7 @@ Batch = dict[str, np.ndarray]
 
 
 class Dataset(abc.ABC):
-  """A list of sequences of T inputs, T targets and T weights: 1 if the target is scored, 0 if it is not."""
+  """A list of sequences, each with T inputs, T targets and T weights: 1 if the target is scored, otherwise 0."""
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -16,10 +16,10 @@ class Dataset(abc.ABC):
 
   @abc.abstractmethod
   def batch(self, rows: np.ndarray) -> Batch:
-    """Returns the sequences with these numbers: inputs_BT and targets_BT (int32), weights_BT (float32).
+    """Returns the sequences with these indices: inputs_BT and targets_BT (int32), weights_BT (float32).
 
-    If attention is restricted to documents, also documents_BT (int32): the document that each input belongs to, counted
-    from 0 in each sequence. An end token belongs to the document that it ends.
+    If attention is restricted to documents, also documents_BT (int32): the index of the document of each input, from 0
+    in each sequence. An end token belongs to the document that it ends.
     """
 
   def __getitem__(self, row: int) -> Batch:
@@ -30,11 +30,11 @@ class Dataset(abc.ABC):
 
 
 class Subset(Dataset):
-  """Some sequences of another dataset.
+  """A selection of the sequences of another dataset.
 
   Attributes:
-    dataset: the other dataset.
-    rows: the numbers of the sequences in it.
+    dataset: the full dataset.
+    rows: the indices in it of the sequences.
   """
 
   def __init__(self, dataset: Dataset, rows: np.ndarray):

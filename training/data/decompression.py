@@ -30,8 +30,8 @@ class Format(NamedTuple):
 
   Attributes:
     name: for messages.
-    suffix: of its file names.
-    magic: the bytes that its files begin with, one of these.
+    suffix: the suffix of its file names.
+    magic: the alternatives for the first bytes of its files.
     open: opens its single stream for reading; None for zip, which has several members, and for unsupported formats.
     remedy: for an unsupported format, the command that decompresses it.
   """
@@ -76,17 +76,17 @@ def decompress(path: str, content: bytes) -> Iterator[tuple[str, bytes]]:
     content: the file's bytes.
 
   Raises:
-    ConfigError: if the file is damaged, encrypted, in an unsupported format, or expands more than text can.
+    ConfigError: if the file is damaged, encrypted, in an unsupported format, or expands by more than text does.
   """
   yield from _decompress(path, content, _Limit(path, len(content)), MAX_DEPTH)
 
 
 class _Limit:
-  """Counts the bytes that a file has expanded to, and raises an error once they are more than text expands to."""
+  """Counts the decompressed bytes of a file, and raises an error if there are more than text would decompress to."""
 
   def __init__(self, path: str, compressed_bytes: int):
     self.path, self.count = path, 0
-    self.most = max(SMALL, MAX_RATIO * compressed_bytes)  # a short text may be arbitrarily repetitive
+    self.max_bytes = max(SMALL, MAX_RATIO * compressed_bytes)  # a short text may be arbitrarily repetitive
 
   @functools.cached_property
   def memory(self) -> int:
@@ -96,10 +96,10 @@ class _Limit:
   def add(self, num_bytes: int) -> None:
     """Adds to the count. Raises ConfigError if it is now too large."""
     self.count += num_bytes
-    if self.count > self.most:
+    if self.count > self.max_bytes:
       raise ConfigError(
-        f'data.paths: {self.path} decompresses to more than {MAX_RATIO} times its size, as no text does: decompress it '
-        'yourself if you trust it'
+        f'data.paths: {self.path} decompresses to more than {MAX_RATIO} times its size, which text never does: '
+        'decompress it yourself if you trust it'
       )
     if self.count > SMALL:
       check_fits_in_memory('data.paths', self.path, self.count, self.memory)

@@ -64,10 +64,10 @@ def find_files(patterns: str) -> list[str]:
   """Returns the files that match comma-separated paths and globs.
 
   They are in the order of the patterns, and sorted within a glob. A file that several patterns match is listed once,
-  because text that occurs twice would be both trained on and held out.
+  because text that occurs twice could be both trained on and held out.
 
   Raises:
-    ConfigError: if a pattern is a directory or matches no file, or there is no pattern.
+    ConfigError: if a pattern is a directory or matches no file, or if there is no pattern.
   """
   files: dict[str, str] = {}
   for pattern in filter(None, (piece.strip() for piece in patterns.split(','))):
@@ -90,7 +90,7 @@ def read_file(path: str, text_field: str) -> list[TextFile]:
 
   Args:
     path: the file.
-    text_field: the field of JSON records that has the text.
+    text_field: the field of JSON records that contains the text.
 
   Raises:
     ConfigError: if the file is unreadable, is not text, or is empty.
@@ -114,19 +114,19 @@ def read_file(path: str, text_field: str) -> list[TextFile]:
 
 
 def _no_text(path: str) -> ConfigError:
-  return ConfigError(f'data.paths: {path} contains no text: leave it out')
+  return ConfigError(f'data.paths: {path} contains no text: remove it from data.paths')
 
 
 def check_duplicates(files: Sequence[TextFile]) -> None:
-  """Raises ConfigError if two files have the same text: a part held out in one would be trained on in the other."""
+  """Raises ConfigError if two files have the same text: text held out in one would be trained on in the other."""
   paths: dict[bytes, str] = {}
   for file in files:
     if file.size >= MIN_DUPLICATE:
       digest = hashlib.sha256(b'\n'.join(file.documents)).digest()
       if digest in paths:
         raise ConfigError(
-          f'data.paths: {paths[digest]} and {file.path} have the same text, so what is held out in one would be '
-          'trained on in the other: leave one out'
+          f'data.paths: {paths[digest]} and {file.path} have the same text, so text held out in one would be '
+          'trained on in the other: remove one of them'
         )
       paths[digest] = file.path
 
@@ -137,7 +137,7 @@ def check_encodings(files: Sequence[TextFile], tokenizer: str) -> None:
   if others and tokenizer:
     raise ConfigError(
       f'data.tokenizer needs UTF-8, and {others[0].path} is not valid UTF-8 (byte {others[0].invalid_utf8:,}): convert '
-      'it, as with iconv -f WINDOWS-1252 -t UTF-8, or train on bytes, without a tokenizer'
+      'it, for example with iconv -f WINDOWS-1252 -t UTF-8, or train on bytes, without a tokenizer'
     )
   if others:
     more = f' and {len(others) - 1} other file(s)' if len(others) > 1 else ''

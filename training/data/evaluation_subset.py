@@ -13,7 +13,7 @@ from training.data.loading import Data
 from training.data.splits import BLOCK, Split
 from training.data.windows import Windows
 
-BATCH_SIZE = 128  # sequences that are counted at once
+BATCH_SIZE = 128  # sequences whose tokens are counted at once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def chosen_segments(segments: Sequence[Segment], tokens: int) -> list[Segment]:
   """Returns the segments of a split that are evaluated, by models and by n-gram baselines.
 
   A segment is a block of the text. Their number is computed at one token per byte, so that the same blocks are chosen
-  for every tokenizer, although a tokenizer makes fewer tokens of them.
+  for every tokenizer, although most tokenizers produce fewer tokens from them.
   """
   chosen = len(segments) if tokens == 0 else min(len(segments), math.ceil(tokens / BLOCK))
   return [segments[row] for row in evenly_spread(len(segments), chosen)]
@@ -82,7 +82,7 @@ def is_partial(data: Data, tokens: int) -> bool:
 def evaluation_tokens(result: Mapping[str, Any]) -> int | None:
   """Returns the run.final_evaluation_tokens that a result.json was evaluated with, or 0 if on the full splits.
 
-  None for a diverged run, which was not evaluated. Results from before this setting existed are of the full splits.
+  None for a diverged run, which was not evaluated. Results that predate this setting are on the full splits.
   """
   if result['status'] == 'diverged':
     return None

@@ -1,4 +1,4 @@
-"""How much more memory this process can allocate."""
+"""Determines how much more memory this process can allocate."""
 
 import os
 import re
@@ -8,7 +8,7 @@ MEMINFO, CGROUP, CGROUPS = Path('/proc/meminfo'), Path('/proc/self/cgroup'), Pat
 
 
 def free_memory() -> int:
-  """Returns the bytes available without swapping, within the limits of the control groups (those of a container)."""
+  """Returns the bytes available without swapping, at most the memory limit of a control group (of a container)."""
   return min([_system_memory(), *_cgroup_limits()])
 
 

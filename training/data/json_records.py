@@ -23,7 +23,7 @@ def json_texts(name: str, content: bytes, field: str) -> list[bytes]:
   Args:
     name: the file, for messages.
     content: its bytes; those that are not valid UTF-8 are replaced.
-    field: the field of each record that has the text.
+    field: the field of each record that contains the text.
 
   Raises:
     ConfigError: if the content is none of these, or a record has no text in the field.
@@ -53,7 +53,7 @@ def json_line_texts(name: str, content: bytes, field: str) -> list[bytes]:
   Args:
     name: the file, for messages.
     content: its bytes; those that are not valid UTF-8 are replaced.
-    field: the field of each record that has the text.
+    field: the field of each record that contains the text.
 
   Raises:
     ConfigError: for the first line that is not a JSON object with text in the field.
@@ -77,13 +77,13 @@ def _texts(name: str, kind: str, records: Iterable[tuple[int, Any]], field: str,
     if strings and isinstance(record, str):
       text = record
     elif not isinstance(record, dict):
-      raise ConfigError(f'{where} is not a JSON object: each {kind} must be one{" or a string" if strings else ""}')
+      raise ConfigError(f'{where} is not a JSON object{" or string" if strings else ""}')
     elif not isinstance(record.get(field), str):
       raise ConfigError(f'{where} has no text in the field {field!r}: set data.text_field ({_text_fields(record)})')
     else:
       text = record[field]
     if '\0' in text:
-      raise ConfigError(f'{where} contains a NUL character, which text does not: remove it')
+      raise ConfigError(f'{where} contains a NUL character, which is not text: remove it')
     if text:
       yield text.encode('utf-8', 'replace')
 

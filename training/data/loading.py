@@ -47,13 +47,13 @@ def load_data(config: Config) -> Data:
   """Loads the data of a run.
 
   Raises:
-    ConfigError: as `load_splits`, and if the data have token ids outside the model's vocabulary.
+    ConfigError: in the cases of `load_splits`, or if the data have token ids outside the model's vocabulary.
   """
   data = load_splits(config.data, config.run.batch_size)
   if data.vocab_size > config.model.vocab_size:
     raise ConfigError(
-      f'model.vocab_size={config.model.vocab_size} is too small for the data, which have {data.vocab_size} tokens: '
-      f'set model.vocab_size={data.vocab_size}'
+      f'model.vocab_size={config.model.vocab_size} is too small for the data, whose vocabulary has {data.vocab_size} '
+      f'tokens: set model.vocab_size={data.vocab_size}'
     )
   return data
 
@@ -85,7 +85,7 @@ def load_splits(config: DataConfig, batch_size: int) -> Data:
 
 
 def raise_too_short(name: str, corpus: Corpus, sequence_length: int, batch_size: int) -> NoReturn:
-  """Raises ConfigError with the batch size and the sequence length that would fit the text."""
+  """Raises ConfigError with the largest batch size and sequence length that the text is long enough for."""
   targets = np.array([segment.scored_tokens for segment in corpus.segments_of('train')])
   sequences = np.sum(targets // sequence_length)
   lengths = range(1, sequence_length)

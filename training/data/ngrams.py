@@ -13,7 +13,7 @@ from training.data.loading import Data
 from training.data.splits import Split
 
 NAMES = ('unigram', 'bigram', 'trigram')
-MAX_SYMBOLS = 256  # so that a symbol fits in a byte, and a table of trigrams in 64 MiB
+MAX_SYMBOLS = 256  # so that a symbol fits in a byte, and the trigram table in 64 MiB
 CHUNK = 2**20  # tokens whose n-grams are counted at once; bounds the memory and does not change the counts
 
 
@@ -32,17 +32,17 @@ def ngram_bits_per_byte(data: Data, split: Split = 'validation', tokens: int = 0
   """Computes the bits per byte of n-gram models on a split, with counts from the training split.
 
   They score the same tokens as a model: all but the first of each segment. The second token has only one token before
-  it, so the trigram model uses the bigram's probability. Unlike a model's context, theirs does not end where a window
-  begins, so the numbers hold for every sequence length.
+  it, so the trigram model uses the bigram's probability. Unlike a model's context, theirs is not cut at the
+  start of a window, so the numbers hold for every sequence length.
 
   Args:
     data: from `training.data.loading.load_data`.
-    split: the split that they score.
-    tokens: run.final_evaluation_tokens: they score the part of the split that models are evaluated on.
+    split: the split to score.
+    tokens: run.final_evaluation_tokens, which selects the same part of the split as for models.
 
   Returns:
     {'unigram': ..., 'bigram': ..., 'trigram': ...}; empty for a synthetic task, which has no bytes, and for a text with
-    more than 256 distinct tokens, whose table of trigrams would be too large.
+    more than 256 distinct tokens, whose trigram table would be too large.
   """
   corpus = data.corpus
   if corpus is None:

@@ -28,7 +28,7 @@ def read_regular_file(setting: str, path: str) -> bytes:
 
   Raises:
     ConfigError: if the path is not a regular file (a pipe could be read only once, by one process), the file does not
-      fit in memory or is not readable, or its name is not valid UTF-8, as the reports that contain it must be.
+      fit in memory or is not readable, or its name is not valid UTF-8, which the reports that contain the name must be.
   """
   try:
     path.encode()
@@ -68,6 +68,6 @@ def check_fits_in_memory(setting: str, path: str, num_bytes: int, memory: int) -
   """
   if num_bytes * COPIES > memory:
     raise ConfigError(
-      f'{setting}: {path} has at least {num_bytes / 2**30:.1f} GiB of text, which takes {COPIES} times as much memory, '
-      f'and {memory / 2**30:.1f} GiB are free: use less text'
+      f'{setting}: {path} has at least {num_bytes / 2**30:.1f} GiB of text, which needs {COPIES} times as much memory, '
+      f'but only {memory / 2**30:.1f} GiB is free: use less text'
     )

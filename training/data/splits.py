@@ -18,7 +18,7 @@ class Span(NamedTuple):
 
 
 def split_text(num_bytes: int) -> list[Span]:
-  """Splits a text of this size, spreading each split over it, because a text's end may differ from its beginning.
+  """Splits a text of this size, each split spread over the whole text, because its end may differ from its beginning.
 
   Of every 20 blocks of 16 KiB, the 10th is validation and the 20th is test. Of a text with fewer than 20 full blocks,
   the last 10% are held out, half for each. Adjacent blocks of the same split form one span.

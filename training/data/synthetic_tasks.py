@@ -1,4 +1,4 @@
-"""Synthetic tasks: copy and associative recall, with each sequence generated from its number."""
+"""Synthetic tasks: copy and associative recall, with each sequence generated from its index."""
 
 import hashlib
 from collections.abc import Callable

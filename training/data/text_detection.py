@@ -12,7 +12,7 @@ class Signature(NamedTuple):
   Attributes:
     kind: the format, for messages.
     start: the offset.
-    magic: the bytes, one of these.
+    magic: the alternatives for these bytes.
     remedy: what the user can do instead.
   """
 
@@ -23,14 +23,14 @@ class Signature(NamedTuple):
 
 
 SIGNATURES = (
-  Signature('a PDF document', 0, (b'%PDF-',), 'extract its text, as with pdftotext'),
+  Signature('a PDF document', 0, (b'%PDF-',), 'extract its text, for example with pdftotext'),
   Signature('an image', 0, (b'\x89PNG', b'\xff\xd8\xff', b'GIF87a', b'GIF89a', b'II*\0', b'MM\0*', b'P5\n', b'P6\n')),
   Signature('audio or video', 0, (b'OggS', b'fLaC', b'ID3\3', b'ID3\4', b'\x1aE\xdf\xa3')),
   Signature('audio, video or an image', 8, (b'WAVEfmt ', b'AVI LIST', b'WEBPVP8')),
   Signature('video', 4, (b'ftyp',)),
   Signature('an SQLite database', 0, (b'SQLite format 3\0',), 'export its text as .jsonl'),
-  Signature('a Parquet file', 0, (b'PAR1',), 'export its text as .jsonl, as with pandas'),
-  Signature('an Arrow file', 0, (b'ARROW1', b'FEA1'), 'export its text as .jsonl, as with pandas'),
+  Signature('a Parquet file', 0, (b'PAR1',), 'export its text as .jsonl, for example with pandas'),
+  Signature('an Arrow file', 0, (b'ARROW1', b'FEA1'), 'export its text as .jsonl, for example with pandas'),
   Signature('an Avro or ORC file', 0, (b'Obj\x01', b'ORC\n'), 'export its text as .jsonl'),
   Signature('an HDF5 file', 0, (b'\x89HDF\r\n',), 'export its text as .jsonl'),
   Signature('a NumPy array', 0, (b'\x93NUMPY',), 'name the text that it was created from'),
@@ -85,8 +85,8 @@ def to_utf8(name: str, content: bytes) -> bytes:
         return content[len(mark) :].decode(encoding).encode()
       except UnicodeDecodeError as error:
         raise ConfigError(
-          f'data.paths: {name} has the byte-order mark of {encoding[:6].upper()} and is not valid in it '
-          f'({error.reason}, byte {error.start + len(mark):,}): convert it to UTF-8, as with iconv'
+          f'data.paths: {name} has the byte-order mark of {encoding[:6].upper()}, but is not valid in that encoding '
+          f'({error.reason}, byte {error.start + len(mark):,}): convert it to UTF-8, for example with iconv'
         ) from None
   return content
 
@@ -98,8 +98,7 @@ def check_is_text(name: str, content: bytes) -> None:
     wide = wide_encoding(content[:SAMPLE])
     if wide:
       raise ConfigError(
-        f'data.paths: {name} looks like {wide} text without a byte-order mark: convert it, as with '
-        f'iconv -f {wide} -t UTF-8'
+        f'data.paths: {name} looks like {wide} text without a byte-order mark: convert it with iconv -f {wide} -t UTF-8'
       )
     raise ConfigError(
       f'data.paths: {name} contains NUL bytes (the first at offset {nul:,}), so it is not text: name a text file'

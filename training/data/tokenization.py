@@ -16,12 +16,12 @@ from training.data.splits import Span, align_to_characters, split_text
 from training.data.token_cache import read_corpus, write_corpus
 from training.data.tokenizer import Encoder, byte_encoder, load_tokenizer
 
-LONG = 4 * 2**20  # bytes that take a tokenizer seconds
+LONG = 4 * 2**20  # bytes; tokenizing more takes seconds, so it is logged
 NO_ENDS = np.empty(0, int)
 
 
 def load_corpus(config: DataConfig) -> Corpus:
-  """Returns the corpus that `config` specifies, from the cache if it is there.
+  """Returns the corpus that `config` specifies, from the cache if possible.
 
   Raises:
     ConfigError: if the text or the tokenizer cannot be read.
@@ -82,7 +82,7 @@ def encode_text(text: bytes, encoder: Encoder, checksum: str, ends: np.ndarray =
 
 
 def encode_span(text: bytes, span: Span, encoder: Encoder, ends: np.ndarray) -> tuple[np.ndarray, int]:
-  """Encodes a span, each document's part of it separately.
+  """Encodes a span. The parts of it that belong to different documents are encoded separately.
 
   Returns:
     The token ids, and the number of bytes that the first token stands for.
@@ -95,7 +95,9 @@ def encode_span(text: bytes, span: Span, encoder: Encoder, ends: np.ndarray) -> 
   for start, stop in itertools.pairwise([span.start - 1, *inside, span.stop]):
     ids, first_bytes = encoder.encode(text[start + 1 : stop], start < span.start)
     if encoder.end_id is not None and encoder.end_id in ids:
-      raise ConfigError('data.end_token: the tokenized text contains this token: choose one that it does not contain')
+      raise ConfigError(
+        'data.end_token: the tokenized text contains this token: choose one that does not occur in the text'
+      )
     parts.append(ids)
     counts += [first_bytes] * bool(len(ids))
     if stop < span.stop:

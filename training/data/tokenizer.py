@@ -77,7 +77,7 @@ class TableDetokenizer:
     return b''.join([self.table[token] for token in ids]).removeprefix(b' ' if self.prefix_space else b'')
 
   def first_bytes(self, ids: list[int], piece: bytes, starts_segment: bool) -> int | None:
-    """See `Detokenizer`. Exact also if the first token (of byte-level BPE or byte fallback) is part of a character."""
+    """See `Detokenizer`. Also exact if the first token (of byte-level BPE or byte fallback) is part of a character."""
     rest = b''.join([self.table[token] for token in ids[1:]])
     whole = b''.join([self.table[token] for token in ids[:1]]) + rest
     prefix = b' ' if self.prefix_space and piece else b''
@@ -97,7 +97,7 @@ class BuiltInDetokenizer:
     return self.tokenizer.decode(ids, skip_special_tokens=False).encode()
 
   def first_bytes(self, ids: list[int], piece: bytes, starts_segment: bool) -> int | None:
-    """See `Detokenizer`. None also if the piece does not begin with the first token decoded by itself."""
+    """See `Detokenizer`. Also None if the piece does not begin with the first token decoded by itself."""
     del starts_segment
     first = self.detokenize(ids[:1])
     return len(first) if self.detokenize(ids) == piece and piece.startswith(first) else None
@@ -106,7 +106,7 @@ class BuiltInDetokenizer:
 class CheckedTokenizer:
   """Encodes pieces of text and checks that the tokens determine the text.
 
-  At least one detokenizer must restore every piece. Those that failed on a piece are dropped.
+  One of several detokenizers must restore all pieces. Those that fail on a piece are not tried again.
   """
 
   def __init__(self, path: str, tokenizer: Any):
@@ -156,12 +156,12 @@ def load_tokenizer(path: str, end_token: str = '') -> Encoder:
   text. The names of special tokens in a text are encoded as ordinary characters.
 
   Args:
-    path: of the file.
+    path: the tokenizer.json.
     end_token: the name of the token that marks the end of a document; empty if ends are not marked.
 
   Raises:
-    ConfigError: if the file is not a readable tokenizer.json, it has no such token, or the package `tokenizers` is not
-      installed.
+    ConfigError: if the file is not a readable tokenizer.json, has no token of this name, or the package `tokenizers`
+      is not installed.
   """
   content = read_regular_file('data.tokenizer', os.path.expanduser(path))
   try:
@@ -188,7 +188,7 @@ def load_tokenizer(path: str, end_token: str = '') -> Encoder:
 
 
 def token_tables(tokenizer: Any) -> list[dict[int, bytes]]:
-  """Returns the tables (token id -> bytes) of what each token may stand for.
+  """Returns candidate tables (token id -> bytes) of the bytes that each token stands for.
 
   In a byte-level tokenizer, each character of a token's name stands for a byte. In others, a token stands for its name,
   or for its name as in SentencePiece, with a marker (`▁` or the declared one) for a space and `<0x0A>` for a byte.
@@ -224,7 +224,7 @@ def sentencepiece_bytes(name: str, marker: str) -> bytes:
 
 
 def closest_example(piece: bytes, restored: list[bytes]) -> tuple[str, str]:
-  """Returns excerpts of the text and its best restoration, around the first difference between them."""
+  """Returns excerpts of the text and of the closest decoded text, around the first difference between them."""
   text = piece.decode()
 
   def common(other: str) -> int:

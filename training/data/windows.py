@@ -11,7 +11,7 @@ from training.data.dataset import Batch, Dataset
 class Windows(Dataset):
   """Windows of T + 1 tokens at a stride of T within segments.
 
-  Each target is predicted once, from the tokens before it in its window, of which there are at most T.
+  Each target is predicted once, from the tokens before it in its window, at most T.
 
   The first token of a segment is not a target: it has no context and is not scored.
 
@@ -36,7 +36,7 @@ class Windows(Dataset):
       sequence_length: T.
       partial: whether to include the remainder of each segment, padded, with weight 0 for the padding. Evaluation
         includes it, so that it covers the whole split. Training does not, so that all its windows are full.
-      end_id: the token that ends a document, if batches are to have documents_BT.
+      end_id: the token that ends a document; if set, batches have documents_BT.
     """
     ends = [segment.stop - (1 if partial else sequence_length) for segment in segments]
     starts = [np.arange(segment.start, end, sequence_length) for segment, end in zip(segments, ends, strict=True)]

@@ -34,7 +34,7 @@ def test_files_with_the_same_text_are_refused(tmp_path):
   """Text must not be both trained on and held out."""
   (tmp_path / 'a').write_bytes(b'In the beginning' * 1024)
   (tmp_path / 'a.gz').write_bytes(gzip.compress(b'In the beginning' * 1024))
-  with pytest.raises(ConfigError, match=r'/a and .*/a\.gz have the same text, .*: leave one out$'):
+  with pytest.raises(ConfigError, match=r'/a and .*/a\.gz have the same text, .*: remove one of them$'):
     read(f'{tmp_path}/*')
   with zipfile.ZipFile(tmp_path / 'a.zip', 'w') as archive:
     for name in 'bc':

@@ -56,7 +56,7 @@ def test_a_file_larger_than_memory_is_refused_without_reading_it(tmp_path, monke
   with open(tmp_path / 'a.txt', 'wb') as file:
     file.truncate(2**42)
   monkeypatch.setattr(Path, 'read_bytes', None)  # a call would fail
-  with pytest.raises(ConfigError, match=r'a\.txt has at least 4096\.0 GiB of text, which takes 4 times as much memory'):
+  with pytest.raises(ConfigError, match=r'a\.txt has at least 4096\.0 GiB of text, which needs 4 times as much memory'):
     b'\n'.join(read_documents(DataConfig(task='files', paths=str(tmp_path / 'a.txt'))))
 
 

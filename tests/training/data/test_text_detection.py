@@ -77,7 +77,7 @@ NOISE = np.random.default_rng(0).integers(1, 256, 5000, np.uint8).tobytes()
 @pytest.mark.parametrize(
   ('content', 'message'),
   [
-    (b'%PDF-1.7\nno NUL here', 'is a PDF document, not text: extract its text, as with pdftotext'),
+    (b'%PDF-1.7\nno NUL here', 'is a PDF document, not text: extract its text, for example with pdftotext'),
     (b'\x89PNG\r\n\x1a\n', 'is an image'),
     (b'\xff\xd8\xff\xe0', 'is an image'),
     (b'GIF89a', 'is an image'),
@@ -94,9 +94,9 @@ NOISE = np.random.default_rng(0).integers(1, 256, 5000, np.uint8).tobytes()
     (b'version https://git-lfs.github.com/spec/v1\noid sha256:0\n', 'is a Git LFS pointer file, .*: run git lfs pull'),
     (b'text\0text', r'contains NUL bytes \(the first at offset 4\), so it is not text'),
     (b'BM' + bytes(50), 'contains NUL bytes'),
-    ('text'.encode('utf-16') + b'x', r'has the byte-order mark of UTF-16 and is not .* \(truncated data, byte 10\)'),
+    ('text'.encode('utf-16') + b'x', r'has the byte-order mark of UTF-16, but is not .* \(truncated data, byte 10\)'),
     ('text\0'.encode('utf-16'), 'contains NUL bytes'),
-    ('text'.encode('utf-16')[:-1] + b'\xd8', 'has the byte-order mark of UTF-16 and is not valid in it'),
+    ('text'.encode('utf-16')[:-1] + b'\xd8', 'has the byte-order mark of UTF-16, but is not valid in that encoding'),
     (NOISE, r'is not text: 1[01]% of its bytes are control characters'),
     (NOISE.translate(None, bytes(range(1, 9))), 'is not text: .* control characters'),
     (b'\xef\xbb\xbf', 'contains no text'),
