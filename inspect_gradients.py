@@ -6,7 +6,7 @@
   python inspect_gradients.py --config=configs/tiny.py --norm_placement=post --depths=4,8,16,32,64
 
 Prints a table, and writes gradients.csv, gradients.json and figures to a separate directory. Gradients are measured
-on the batches of the next training steps. Attention statistics are computed with the plain definition of attention, in
+on the batches of the next training steps. Attention statistics are computed by a plain implementation of attention, in
 addition to the kernel that the model uses.
 """
 
@@ -30,7 +30,7 @@ from configs.flags import config_changes, define_config_flags
 from lab.cli import command_line
 from lab.inspect import command
 
-RUN = flags.DEFINE_string('run', None, 'The directory of the run to inspect, as runs/block/baseline/seed_0.')
+RUN = flags.DEFINE_string('run', None, 'The directory of the run to inspect, such as runs/block/baseline/seed_0.')
 COMPARE = flags.DEFINE_list('compare', [], 'Directories of runs to compare side by side.')
 STEP = flags.DEFINE_string(
   'step',

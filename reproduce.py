@@ -1,6 +1,6 @@
-"""Reproduces published claims: measures each with BlockLab's modules, decides it from the numbers, draws its figure.
+"""Reproduces published claims: measures each with BlockLab's modules, derives a verdict, and draws a figure.
 
-  python reproduce.py                                   what fits in 15 minutes on two cores
+  python reproduce.py                                   those that fit in 15 minutes on two cores
   python reproduce.py --only=worked_example,rank_collapse
   python reproduce.py --from_logs                       redraws from runs/, measuring and training nothing
   python reproduce.py --scale=full                      every reproduction, with sizes for a GPU
@@ -8,9 +8,9 @@
   python reproduce.py --list                            lists all reproductions with their time and claim
 
 Writes runs/reproduce/<name>/measured.json and a figure for each, and runs/reproduce/report.html with all results in the
-work directory. Without --only, the end of the output lists the reproductions left out, each with its command; --check
-leaves out those that train. The exit code is 1 if a reproduction failed or, with --check, changed, and 2 if the flags
-are invalid or results are missing. A verdict is not an error.
+work directory. Without --only, the end of the output lists the omitted reproductions, each with its command; --check
+omits those that train. The exit code is 1 if a reproduction failed or, with --check, changed, and 2 if the flags
+are invalid or results are missing. A claim that does not hold is not an error.
 """
 
 import sys
@@ -37,7 +37,7 @@ ONLY = flags.DEFINE_list(
   'only',
   [],
   'Run only these reproductions. Default: the fastest ones that fit in 15 minutes on two cores; the end of the '
-  'output lists those left out, each with its command.',
+  'output lists the omitted ones, each with its command.',
   flag_values=FLAGS,
 )
 FROM_LOGS = flags.DEFINE_bool(

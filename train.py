@@ -14,7 +14,7 @@
 
 After an interruption, the same command resumes its unfinished runs; finished runs are skipped. Exit codes: 0: success;
 1: a run failed; 2: invalid request; 75: stopped by SIGINT, SIGTERM or SIGHUP, run the command again to resume;
-130: stopped twice, with the same effect.
+130: stopped by a second SIGINT without saving, run it again to resume from the last checkpoint.
 """
 
 import functools
@@ -50,12 +50,14 @@ EXPERIMENT = flags.DEFINE_string('experiment', None, 'The experiment to run; see
 STATUS = flags.DEFINE_bool(
   'status',
   False,
-  'Show the status of the runs in the workdir or, with other flags, of the runs of that command; run nothing.',
+  'Show the status of the runs in the workdir or, with other flags, of the runs that they select; run nothing.',
 )
 LIST = flags.DEFINE_bool('list', False, 'List the experiments and their variants; run nothing.')
 VARIANTS = flags.DEFINE_list('variants', [], 'Run only these variants of the experiment.')
 SEEDS = flags.DEFINE_list(
-  'seeds', [], 'Seeds of the initial parameters and the data order, as 0,1,2 or 0-4. Default: those of the experiment.'
+  'seeds',
+  [],
+  'Seeds of the initial parameters and the data order, such as 0,1,2 or 0-4. Default: those of the experiment.',
 )
 WORKDIR = flags.DEFINE_string('workdir', 'runs', 'The directory of results: <workdir>/<experiment>/<variant>/seed_<k>.')
 WORKERS = flags.DEFINE_integer(
@@ -70,26 +72,28 @@ SHARED_LEARNING_RATE = flags.DEFINE_float(
   'shared_learning_rate', None, 'Run all variants at this learning rate instead of their tuned ones.'
 )
 EXTEND = flags.DEFINE_bool(
-  'extend', False, 'Train existing runs for more steps, as in --extend --config.run.steps=600, with all other settings '
-  'unchanged. Default: the runs of block; for others, add --experiment or --name.',
+  'extend', False, 'Train existing runs for more steps, for example --extend --config.run.steps=600, with all other '
+  'settings unchanged. Default: the runs of block; for others, add --experiment or --name.',
 )  # fmt: skip
 INIT_FROM = flags.DEFINE_string(
   'init_from',
   None,
-  'Start from the parameters of this run, as runs/block/baseline/seed_0; it must have the same model.',
+  'Start from the parameters of this run, such as runs/block/baseline/seed_0; it must have the same model.',
 )
 NAME = flags.DEFINE_string(
-  'name', '', 'The name of a custom run, outside the experiments. Default: a name made from the changed settings.'
+  'name',
+  '',
+  'The name of a custom run, which belongs to no experiment. Default: a name derived from the changed settings.',
 )
 SWEEP = flags.DEFINE_string(
-  'sweep', '', 'Run a grid of settings, as in model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3.'
+  'sweep', '', 'Run a grid of settings, such as model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3.'
 )
 COMPARE = flags.DEFINE_list(
-  'compare', [], 'Report on the finished runs in these directories, which may be of experiments, variants, single runs '
-  'or work directories; the first is the baseline. Trains nothing; writes to <workdir>/compare/<--name>.',
+  'compare', [], 'Report on the finished runs in these directories, each of an experiment, a variant, a single run or '
+  'a whole work directory; the first is the baseline. Trains nothing; writes to <workdir>/compare/<--name>.',
 )  # fmt: skip
 LABELS = flags.DEFINE_list(
-  'labels', [], 'Labels of variants in tables and figures, as in post_norm=Post-LN,baseline=Pre-Norm.'
+  'labels', [], 'Labels of variants in tables and figures, such as post_norm=Post-LN,baseline=Pre-Norm.'
 )
 ESTIMATE = flags.DEFINE_bool(
   'estimate', False, 'Compile the training step of each variant, and print its parameters, FLOPs and memory on the '
@@ -112,7 +116,7 @@ def request() -> train.TrainRequest:
 
 
 def run_main(argv: list[str]) -> int:
-  """Runs the request and returns the exit code: 2, after one line, for an error of the user."""
+  """Runs the request and returns the exit code; a user error is reported in one line."""
   del argv
   output_errors.ignore_output_errors('train.py')
   try:

@@ -99,6 +99,6 @@ def test_a_closed_pipe_stops_no_run(uninterrupted, tmp_path):
     process.stdout.close()
     error = process.stderr.read()
   assert head.stdout.count('\n') == 1
-  assert error == 'train.py: stdout cannot be written to (Broken pipe): continuing without it\n'
+  assert error == 'train.py: cannot write to stdout (Broken pipe): continuing without it\n'
   assert process.returncode == 0
   compare(folder, uninterrupted)

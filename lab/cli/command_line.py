@@ -1,4 +1,4 @@
-"""What all commands have in common: they parse flags, print to a console, and report each error in one line."""
+"""The parts that all commands share: parsing flags, printing to a console, and reporting each error in one line."""
 
 import codecs
 import functools
@@ -18,8 +18,8 @@ from training.paths import printable
 from training.run_files.locks import Moved
 
 WIDTH = 100  # columns if the output is not a terminal
-MIN_WIDTH = 20  # columns; a terminal that reports fewer is not believed
-# Replacements in an output whose encoding lacks these characters.
+MIN_WIDTH = 20  # columns; a smaller width reported by a terminal is ignored
+# Replacements if the encoding of the output lacks these characters.
 ASCII = {'±': '+-', '×': 'x', '−': '-', '–': '-', '→': '->', '←': '<-', '█': '#'}  # noqa: RUF001
 
 
@@ -50,18 +50,17 @@ def _replace(error: UnicodeError) -> tuple[str | bytes, int]:
 def run_command(name: str, main: Callable[[Console], int], command_flags: flags.FlagValues | None = None) -> None:
   """Runs a command: parses the flags, calls `main` and exits with the code that it returns.
 
-  After an error of the user it exits with code 2, after one that is due to the file system with code 1, each reported
-  in one line.
+  It exits with code 2 after a user error and with code 1 after a file-system error; either is reported in one line.
 
   Args:
-    name: of the command, for its messages.
-    main: the work of the command; it gets the console to print to.
+    name: the name of the command, for messages.
+    main: does the work of the command, and prints to the console that it receives.
     command_flags: the flags of a command that defines them separately from absl's, because other commands have flags
       of the same name.
   """
   if command_flags is not None:
     flags.FLAGS.append_flag_values(command_flags)
-    command_flags.mark_as_parsed()  # since they are parsed as a part of flags.FLAGS
+    command_flags.mark_as_parsed()  # they are parsed as part of flags.FLAGS
 
   def guarded(argv: list[str]) -> int:
     del argv
@@ -110,6 +109,6 @@ def parse_flags(name: str, argv: list[str], command_flags: flags.FlagValues | No
 
 
 def report_error(name: str, error: Exception | str) -> int:
-  """Prints an error of the user in one line, and returns the exit code for it."""
+  """Prints a user error in one line, and returns the exit code for it."""
   print(f'{name}: {" ".join(str(error).split())}', file=sys.stderr)
   return 2

@@ -1,4 +1,4 @@
-"""Suggests a flag for an unknown one: a known name of it in other tools, otherwise the most similar name."""
+"""Suggests a flag for an unknown one: the equivalent of a flag of another tool, otherwise the most similar name."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from training.known_names import nearest_name
 
 LEARNING_RATE = ('config.optimizer.learning_rate', 'shared_learning_rate')
-# Name in other tools -> our flags: the first that the command has is suggested; of LEARNING_RATE, both.
+# Name in other tools -> our flags. The first that the command has is suggested; for LEARNING_RATE, both are.
 SYNONYMS: dict[str, tuple[str, ...]] = {
   **dict.fromkeys(('learning_rate', 'lr', 'peak_lr', 'max_lr', 'base_lr'), LEARNING_RATE),
   **dict.fromkeys(
@@ -54,7 +54,7 @@ UNNEEDED = {  # flags of other tools that need no counterpart
   'continue': 'run the same command again to resume from the last checkpoint',
   'force': 'existing runs are never overwritten: use another --workdir to start over',
   'overwrite': 'existing runs are never overwritten: use another --workdir to start over',
-  'device': 'JAX uses a GPU or TPU if there is one; set JAX_PLATFORMS=cpu in the environment to use the CPU',
+  'device': 'JAX uses a GPU or TPU if one is available; set JAX_PLATFORMS=cpu in the environment to use the CPU',
 }
 
 

@@ -43,7 +43,7 @@ def _main_flags(command_flags: flags.FlagValues | None) -> str:
       value = f'--[no]{name}' if flag.boolean else f'--{name}=...'
       lines.append(_format_line(value, _first_sentence(flag.help)))
   if has_fields:
-    lines.append(_format_line('--config.SECTION.FIELD=...', 'Any field of the config, as --config.run.steps=600'))
+    lines.append(_format_line('--config.SECTION.FIELD=...', 'Any field of the config, such as --config.run.steps=600'))
   return '\n'.join([*lines, '', 'Full help of all flags: --helpfull'])
 
 
@@ -58,7 +58,7 @@ def _in_order(values: flags.FlagValues) -> list[tuple[str, flags.Flag]]:
 
 
 def _is_ours(module: str) -> bool:
-  """Whether a module is part of BlockLab rather than absl or a library; absl knows a script by its path."""
+  """Whether a module is part of BlockLab rather than absl or a library; absl identifies a script by its path."""
   return module == sys.argv[0] or module.split('.')[0] in PACKAGES
 
 

@@ -1,4 +1,4 @@
-"""A command continues when its output cannot be written: into `| head`, a closed terminal, or a log on a full disk."""
+"""Commands continue if stdout or stderr cannot be written: a closed pipe (`| head`), a closed terminal, a full disk."""
 
 import os
 import sys
@@ -6,13 +6,13 @@ from typing import Any, TextIO, cast
 
 
 def ignore_output_errors(command: str) -> None:
-  """From now on, writing to stdout and stderr never fails. The first error of stdout is reported in a line on stderr.
+  """From now on, writing to stdout and stderr never fails. The first error of stdout is reported in one line on stderr.
 
   Args:
-    command: its name, for that line.
+    command: the name of the command, for that line.
   """
   if sys.stdout is not None and not isinstance(sys.stdout, _SafeStream):
-    notice = f'{command}: stdout cannot be written to (%s): continuing without it'
+    notice = f'{command}: cannot write to stdout (%s): continuing without it'
     sys.stdout = cast(TextIO, _SafeStream(sys.stdout, notice))
   if sys.stderr is not None and not isinstance(sys.stderr, _SafeStream):
     sys.stderr = cast(TextIO, _SafeStream(sys.stderr, None))

@@ -18,7 +18,7 @@ def stop_signals() -> list[signal.Signals]:
 
 
 def exit_immediately_on_signals(command: str) -> None:
-  """From now on, these signals end the process with one line, without an exception, which an import could replace.
+  """From now on, these signals end the process with one line, and not by an exception, which an import could catch.
 
   Args:
     command: the name of the script. For scripts other than train.py, which do not resume, only SIGINT is handled.

@@ -1,7 +1,8 @@
 """Checks and corrects the environment of a command before it imports JAX.
 
-A shell, a container or a scheduler may set variables that BlockLab cannot run with. Those with only one valid value are
-unset, with a warning. Those with which JAX does not start are reported in one line, with exit code 2. This module
+A shell, a container or a scheduler may set variables that BlockLab cannot run with. Variables with only one
+valid value are unset, with a warning. If JAX does not start, the command reports the variables and the reason in one
+line, and exits with code 2. This module
 imports only the standard library.
 """
 
@@ -19,7 +20,7 @@ jax.jit(lambda x: x + 1)(jax.numpy.float32(1)).block_until_ready()
 DTYPES, SHAPES = 'the config sets the dtypes', 'arrays of different rank are broadcast'
 NONFINITE, TRANSFERS = 'a diverging run is detected and reported', 'batches and metrics are transferred at every step'
 CACHE = 'a damaged compiled program is recompiled'
-# Variables with which a command would compute other numbers or fail -> why they are ignored.
+# Variables that would change the results or make a command fail -> why they are ignored.
 INCOMPATIBLE = {
   'JAX_ENABLE_X64': DTYPES,
   'JAX_EXPLICIT_X64_DTYPES': DTYPES,
@@ -68,7 +69,7 @@ def prepare(command: str) -> None:
   """Prepares this process for the imports of a command.
 
   Args:
-    command: its name, for messages.
+    command: the name of the command, for messages.
 
   Raises:
     SystemExit: with code 2, after one line, on an unsupported operating system.
@@ -83,7 +84,7 @@ def prepare(command: str) -> None:
     print(f'{command}: {line}', file=sys.stderr)
   from training.host import cores
 
-  os.environ['NPROC'] = str(len(cores()))  # the number of XLA's threads; XLA does not take a CPU quota into account
+  os.environ['NPROC'] = str(len(cores()))  # XLA's number of threads, which by itself would not respect a CPU quota
 
 
 def check_jax(command: str, trains_here: bool = True) -> None:
@@ -91,8 +92,8 @@ def check_jax(command: str, trains_here: bool = True) -> None:
 
   Args:
     command: the name of the command, for messages.
-    trains_here: whether the command trains on this machine, rather than in jobs on other machines; if not, JAX need not
-      find the requested platform here.
+    trains_here: whether the command trains on this machine, rather than in jobs on other machines. If not, the
+      requested platform need not be available here.
 
   Raises:
     SystemExit: with code 2, after one line, if JAX or XLA does not start.
@@ -105,7 +106,7 @@ def check_jax(command: str, trains_here: bool = True) -> None:
 
 
 def prepare_worker() -> None:
-  """Prepares a worker process, whose environment a scheduler may have changed from that of the command."""
+  """Prepares a worker process, whose environment a scheduler may have changed."""
   reopen_closed_streams()
   for line in unset_incompatible_variables(os.environ):
     print(line, file=sys.stderr)
@@ -144,7 +145,7 @@ def unset_incompatible_variables(environment: MutableMapping[str, str]) -> list[
 
 
 def redirect_caches(environment: MutableMapping[str, str]) -> list[str]:
-  """Moves caches to a temporary directory if the user has no writable home directory; returns a warning about it."""
+  """Moves caches to a temporary directory if there is no writable home directory, and returns a warning."""
   from training.home import home, make_folder, temporary_folder  # which use os.getuid, missing on Windows
 
   home_folder = home()
@@ -182,7 +183,7 @@ def jax_startup_error(environment: Mapping[str, str]) -> str | None:
   """Returns why JAX does not start with these environment variables, in one line, or None if it does.
 
   JAX is started in another process, because XLA aborts the process if a flag is invalid. This takes a second, and is
-  omitted if no variable is set that JAX or XLA reads.
+  skipped if no variable that JAX or XLA reads is set.
   """
   suspects = [f'{name}={value}' for name, value in sorted(environment.items()) if _is_suspect(name, value)]
   if not suspects:
@@ -206,11 +207,11 @@ def _is_suspect(name: str, value: str) -> bool:
 
 
 def failure_reason(ended: subprocess.CompletedProcess[str]) -> str:
-  """Returns why a process that started JAX failed: XLA's message about a flag, or else the last error in stderr."""
+  """Returns why a process that started JAX failed: XLA's message about a flag, otherwise the last error in stderr."""
   lines = [line.strip() for line in ended.stderr.splitlines() if line.strip() and not line.startswith('---')]
   fatal = [line.partition('] ')[2] for line in lines if line.startswith('F') and '] ' in line]
   errors = [line for line in lines if line.partition(':')[0].rpartition('.')[2].endswith(('Error', 'Exception'))]
   message = (fatal or errors or lines or [f'its process exited with code {ended.returncode}'])[-1]
-  if message == 'AssertionError':  # JAX's only message about a platform without a plugin
+  if message == 'AssertionError':  # all that JAX reports for a platform without a plugin
     return 'this machine has no such device, or its JAX plugin is not installed'
   return message

@@ -1,4 +1,4 @@
-"""The one style of every table in the terminal."""
+"""The common style of all tables in the terminal."""
 
 from collections.abc import Sequence
 

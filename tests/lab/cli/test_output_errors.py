@@ -25,7 +25,7 @@ with open(sys.argv[1], 'w') as file:
 print('done', file=sys.stderr)
 raise SystemExit(7)
 """
-NOTICE = 'train.py: stdout cannot be written to ({}): continuing without it\n'
+NOTICE = 'train.py: cannot write to stdout ({}): continuing without it\n'
 
 
 def start(directory, **pipes):
