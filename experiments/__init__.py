@@ -1,4 +1,4 @@
-"""Experiments and reproductions, one declaration a file."""
+"""Experiments and reproductions, declared in one file each."""
 
 from lab.figures import matplotlib_defaults
 

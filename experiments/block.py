@@ -7,12 +7,12 @@ Time: 8 minutes on two cores of about 100 GFLOP/s each, for 20 runs.
   baseline      8e-3            2.277                  5/5
   post_norm     4e-3            2.298                  5/5       +0.022 [-0.009, +0.053]   inconclusive
   relu          8e-3            2.335                  5/5       +0.059 [+0.045, +0.073]   worse
-  no_residual   2e-3            4.491                  0/5       the unigram model has 4.489
+  no_residual   2e-3            4.491                  0/5       the unigram model scores 4.489
 
-Each variant at its best learning rate (experiments/tuned/block.csv). With 4e-3 for all, on the validation split,
-post_norm had +0.003 [-0.034, +0.040] and relu +0.064 [+0.053, +0.076]. Post-LN needs the smaller rate: over two seeds
-it is 0.10 worse than the baseline at 8e-3, and learns nothing at 1.6e-2, where the baseline still learns. All variants
-share one initialisation; experiments/initialisation.py shows what depends on it.
+Each variant at its best learning rate (experiments/tuned/block.csv). With 4e-3 for all variants, on the validation
+split, the differences are +0.003 [-0.034, +0.040] for post_norm and +0.064 [+0.053, +0.076] for relu. Post-LN needs the
+lower rate: over two seeds it is 0.10 worse than the baseline at 8e-3, and does not learn at 1.6e-2, where the baseline
+does. All variants share one initialisation; experiments/initialisation.py shows which results depend on it.
 """
 
 from lab.core.experiment import Experiment

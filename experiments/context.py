@@ -2,7 +2,7 @@
 
 A tiny model learns a grammar in which the word after `like` depends on the pronoun: "I often like tea", "They really
 like milk". The queries at `like` are compared between sentences that differ only in the pronoun: in layer 1 they are
-equal, in later layers they need not be.
+equal, in later layers they may differ.
 
 Command: python reproduce.py --only=context
 Time: 12 seconds.
@@ -28,7 +28,7 @@ PRONOUNS = ('I', 'You', 'We', 'They')
 ADVERBS = ('really', 'often', 'always')
 OBJECTS = ('tea', 'rain', 'bread', 'milk')  # one for each pronoun
 WORDS = (*PRONOUNS, *ADVERBS, 'like', *OBJECTS)
-LIKE = 2  # its position
+LIKE = 2  # the position of `like`
 SENTENCES = jnp.array([
   [WORDS.index(word) for word in (pronoun, adverb, 'like', OBJECTS[PRONOUNS.index(pronoun)])]
   for pronoun, adverb in itertools.product(PRONOUNS, ADVERBS)
@@ -40,7 +40,7 @@ RESIDUAL: dict[str, dict[str, Any]] = {
 
 
 def measure(num_layers: int, d_model: int, steps: int, learning_rate: float, seeds: int) -> dict:
-  """With and without the residual: distance of queries at `like` by layer, and accuracy and loss after it, by seed."""
+  """With and without the residual: distance between queries at `like` by layer; accuracy and loss after it; by seed."""
   keys = jax.random.split(jax.random.key(0), seeds)
   measured: dict = {}
   for name, changes in RESIDUAL.items():
@@ -84,7 +84,7 @@ def measure_at_like(config: ModelConfig, params) -> dict[str, jax.Array]:
 
   Returns:
     `distance`, (L,): the mean of |q - q'|/|q| over pairs of sentences that differ only in the pronoun; `right`: the
-    share of sentences whose object is predicted; `loss`: the loss of the object in nats.
+    share of sentences whose object is predicted correctly; `loss`: the loss of the object in nats.
   """
   tokens_BT = SENTENCES[:, :-1]
   x_BTD = params['embedding']['token'][tokens_BT] + params['embedding']['position'][: LIKE + 1]
@@ -107,7 +107,7 @@ def measure_at_like(config: ModelConfig, params) -> dict[str, jax.Array]:
 
 
 def draw(measured: Measured) -> Figure:
-  """Left: distance of the queries by layer, seeds thin and their mean thick. Right: the share of correct words."""
+  """Left: distance between queries by layer; thin lines: seeds, thick: means. Right: the share of correct words."""
   figure = new_figure(2.6)
   left, right = figure.subplots(1, 2, width_ratios=[1.6, 1])
   colours = (VARIANT_COLOURS['pre'], VARIANT_COLOURS['no_residual'])
@@ -117,7 +117,7 @@ def draw(measured: Measured) -> Figure:
     plot_seeds_and_mean(left, layers, distances, name, colour)
     shares = np.array(measured[f'right {name}'])
     right.plot(row + np.linspace(-0.15, 0.15, len(shares)), shares, 'o', color=colour, ms=4, mew=0, gid=name)
-  left.set(xlabel='layer', ylabel='distance of queries at "like"\n(relative to their length)', ylim=(-0.05, None))
+  left.set(xlabel='layer', ylabel='distance between queries at "like"\n(relative to their norm)', ylim=(-0.05, None))
   left.set_xticks(layers)
   right.set(ylabel='correct words after "like" (share)', ylim=(-0.05, 1.05), xlim=(-0.6, 1.6))
   right.set_xticks([0, 1], ['with\nresidual', 'without\nresidual'])
@@ -129,16 +129,16 @@ REPRODUCTION = Reproduction(
   claim='In layer 1 the query at "like" does not depend on the pronoun before it; from layer 2 on it may.',
   source='The article, "I like" and "They like"',
   expected=(
-    exactly('first_layer', 'layer 1, with and without residual: distance of queries', (0, 0)),
-    at_least('second_layer', 'layer 2, with residual: distance over length', 0.05, over_seeds=True),
+    exactly('first_layer', 'layer 1, with and without residual: distance between queries', (0, 0)),
+    at_least('second_layer', 'layer 2, with residual: distance between queries over their norm', 0.05, over_seeds=True),
     exactly('right', 'share of correct words after "like", with residual', 1, over_seeds=True),
   ),
   seconds=12,
   draw=draw,
   caption=(
-    'Left: mean distance, relative to their length, of the queries at "like" between sentences that differ only in the '
-    'pronoun, after training; thin lines: seeds. Right: the share of sentences whose last word is predicted. Without '
-    'the residual, too, a branch that has read the pronoun can pass it on.'
+    'Left: mean distance, relative to their norm, between the queries at "like" in sentences that differ only in the '
+    'pronoun, after training; thin lines: seeds. Right: the share of sentences whose last word is predicted correctly. '
+    'Even without the residual, a branch that has read the pronoun can pass it on.'
   ),
   measure=measure,
   settings={'num_layers': 4, 'd_model': 32, 'steps': 200, 'learning_rate': 3e-3, 'seeds': 5},

@@ -4,7 +4,7 @@ Command: python train.py --experiment=copy_task
          python reproduce.py --only=copy_task
 Time: 20 minutes on two cores of about 100 GFLOP/s each: 15 runs of 157 seconds.
 
-Final loss in nats per symbol, five seeds each (a uniform guess has ln 64 = 4.159):
+Final loss in nats per symbol, five seeds each (uniform guessing: ln 64 = 4.159):
 
   pre        0 (under 1e-5 after 179,000 of 384,000 tokens)
   post       4.166 [4.164, 4.168]
@@ -26,8 +26,8 @@ from lab.core.reproduction import Measured, Reproduction, at_most, between
 from lab.figures.figure_style import GREY, VARIANT_COLOURS, new_figure
 from lab.reproduce.learning_rate_grid import final_losses
 
-CHANCE = math.log(64)  # loss of a uniform guess, nats per symbol
-LOWEST_DRAWN = 1e-7  # where every symbol is nearly certain, float32 rounds the loss to 0
+CHANCE = math.log(64)  # loss of uniform guessing, nats per symbol
+LOWEST_DRAWN = 1e-7  # if every symbol is nearly certain, float32 rounds the loss to 0
 PLACEMENTS = ('pre', 'post', 'deepnorm')
 
 EXPERIMENT = Experiment(
@@ -88,7 +88,7 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Validation loss of copying strings over an alphabet of 64 symbols. Lines: means; points: final loss of each seed; '
-    'dashed: ln 64. Losses below 1e-7 are drawn at 1e-7. The ratio of first-layer to last-layer gradient at '
+    'dashed: ln 64. Losses below 1e-7 are plotted at 1e-7. The ratio of first-layer to last-layer gradient at '
     'initialisation does not predict which variant trains.'
   ),
   read=read,

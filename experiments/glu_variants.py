@@ -1,4 +1,4 @@
-"""Does a gate in the feed-forward help at equal parameters? Shazeer's eight activations.
+"""Does a gate in the feed-forward help at equal parameter count? Compares the eight activations of Shazeer.
 
 Shazeer 2020, GLU Variants Improve Transformer, table 1: held-out log-perplexity at 65,536 steps ReLU 1.997, GELU 1.983,
 Swish 1.994, GLU 1.982, Bilinear 1.960, ReGLU 1.953, GEGLU 1.942, SwiGLU 1.944; standard deviation .003 to .010.
@@ -12,14 +12,14 @@ Time: 12 minutes on two cores of about 100 GFLOP/s each: 40 runs of 35 seconds.
   gelu        2.338           -0.002 [-0.013, +0.009]   equivalent
   silu        2.402           +0.063 [+0.050, +0.075]   worse
   glu         2.414           +0.074 [+0.062, +0.087]   worse
-  bilinear    2.296           -0.044 [-0.071, -0.016]   inconclusive, towards better
+  bilinear    2.296           -0.044 [-0.071, -0.016]   inconclusive, leaning towards better
   reglu       2.283           -0.057 [-0.077, -0.037]   better
   geglu       2.261           -0.079 [-0.099, -0.058]   better
   swiglu      2.275           -0.064 [-0.076, -0.053]   better
 
 Five seeds at learning rate 4e-3, on the validation split. Reproduced: gating helps, and GEGLU and SwiGLU are best. Not
 reproduced: the sigmoid gate, `glu`, is last of the eight here but mid-table in the paper. No other learning rate was
-compared. Squared ReLU is not in the paper; --sweep='model.feed_forward=relu,relu2' compares it.
+tried. Squared ReLU is not in the paper; --sweep='model.feed_forward=relu,relu2' compares it.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ PUBLISHED = {
 }  # fmt: skip
 
 EXPERIMENT = Experiment(
-  question='Does a gate in the feed-forward help at equal parameters?',
+  question='Does a gate in the feed-forward help at equal parameter count?',
   variants={name: {'model.feed_forward': name} for name in PUBLISHED},
   base={'run.evaluations': 1},
 )
@@ -74,11 +74,11 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='At equal parameters gated feed-forwards reach a lower loss than ReLU; GEGLU and SwiGLU the lowest.',
+  claim='At equal parameter count, gated feed-forwards reach a lower loss than ReLU, and GEGLU and SwiGLU the lowest.',
   source='Shazeer 2020, GLU Variants Improve Transformer, table 1',
   expected=(
     exactly('parameters', 'parameter count over that of ReLU', (1,) * len(PUBLISHED), 0.002),
-    at_most('gated_minus_relu', 'mean of the five gated minus ReLU', 0, over_seeds=True),
+    at_most('gated_minus_relu', 'mean of the five gated variants minus ReLU', 0, over_seeds=True),
     at_most('geglu_minus_relu', 'GEGLU minus ReLU (published: -0.055 nats)', 0, over_seeds=True),
     at_most('swiglu_minus_relu', 'SwiGLU minus ReLU (published: -0.053 nats)', 0, over_seeds=True),
   ),
@@ -86,7 +86,7 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Final validation loss by activation. Points: seeds, paired across activations; bars: means. Vermilion: gated; '
-    'dashed: mean of ReLU. All at the same learning rate.'
+    'dashed: mean of ReLU. All variants at the same learning rate.'
   ),
   read=read,
   drift=0.02,

@@ -4,8 +4,8 @@ Xiong et al. 2020, On Layer Normalization in the Transformer Architecture, theor
 Command: python reproduce.py --only=gradient_depth
 Time: 16 seconds.
 
-The theorem bounds the gradient of the loss at one position. When the loss was averaged over more positions, the
-gradient of Post-LN grew slightly with depth: the exponent was +0.13 [+0.10, +0.16] for eight sequences of 32 positions
+The theorem bounds the gradient of the loss at one position. If the loss is averaged over more positions, the gradient
+of Post-LN grows slightly with depth: the exponent is +0.13 [+0.10, +0.16] for eight sequences of 32 positions
 under a causal mask.
 """
 
@@ -27,14 +27,14 @@ from model import ModelConfig, apply, init
 from model.config import NormPlacement
 
 PLACEMENTS: dict[NormPlacement, str] = {'post': 'Post-LN', 'pre': 'Pre-LN'}
-PROFILE_DEPTH = 8  # layers of the model whose gradients are shown by layer
+PROFILE_DEPTH = 8  # layers of the model whose gradients are plotted by layer
 
 
 def measure(depths: tuple[int, ...], d_model: int, batch: int, positions: int, seeds: int) -> dict:
   """Frobenius norms of the gradient of the mean loss at initialisation, by placement and seed.
 
   Returns:
-    `last`, (seeds, depths): of the feed-forward output kernel of the last layer; `profile`, (seeds, layers): of the
+    `last`, (seeds, depths): for the feed-forward output kernel of the last layer; `profile`, (seeds, layers): for the
     feed-forward input kernel of every layer, in a model of `PROFILE_DEPTH` layers.
   """
   deepest = theorem_config('pre', max(depths), d_model)
@@ -63,7 +63,7 @@ def measure(depths: tuple[int, ...], d_model: int, batch: int, positions: int, s
 def shallower(params: dict, placement: NormPlacement, depth: int) -> dict:
   """The parameters of a model of `depth` layers, taken from a deep Pre-LN model; attention is uniform.
 
-  The initial values of a layer do not depend on the depth of the model.
+  The initial parameters of a layer do not depend on the depth of the model.
   """
   blocks = jax.tree.map(lambda leaf: leaf[:depth], with_uniform_attention(params['blocks']))
   others = {name: part for name, part in params.items() if name != 'final_norm' or placement == 'pre'}
@@ -84,7 +84,7 @@ def norms_by_layer(
 
 
 def draw(measured: Measured) -> Figure:
-  """Left: gradient of the last layer against depth; right: gradient by layer. Seeds thin, means thick."""
+  """Left: gradient of the last layer against depth; right: gradient by layer. Thin lines: seeds; thick: means."""
   figure = new_figure(2.7)
   left, right = figure.subplots(1, 2)
   for placement, name in PLACEMENTS.items():
@@ -106,7 +106,7 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='The gradient of the last layer does not depend on depth under Post-LN, and falls as 1/sqrt(L) under Pre-LN.',
+  claim='The gradient of the last layer does not depend on depth under Post-LN, and scales as 1/sqrt(L) under Pre-LN.',
   source='Xiong et al. 2020, theorem 1 and figure 3',
   expected=(
     exactly('post_exponent', 'Post-LN: exponent in L of the gradient of the last layer', 0, 0.15, over_seeds=True),
@@ -119,7 +119,7 @@ REPRODUCTION = Reproduction(
   caption=(
     'Frobenius norm of the batch-mean gradient at initialisation, in the setting of the theorem. Left: feed-forward '
     'output kernel of the last layer against depth; right: feed-forward input kernel by layer. Thin lines: seeds. The '
-    'published profile, of a decoder with an encoder, is steeper.'
+    'profile published for the decoder of an encoder-decoder model is steeper.'
   ),
   measure=measure,
   settings={'depths': (4, 8, 16, 32, 64), 'd_model': 128, 'batch': 2, 'positions': 32, 'seeds': 16},

@@ -1,4 +1,4 @@
-"""Which outputs can one attention head form from two values, and which can two heads?
+"""Which outputs can one attention head produce from two values, and which can two heads produce?
 
 Command: python reproduce.py --only=heads_segment
 Time: 2 seconds.
@@ -42,7 +42,7 @@ def measure(logits: int) -> dict:
 
 
 def one_head_output(logit: jax.Array) -> jax.Array:
-  """The output of one head at position 2, (2,), if position 1 has this attention logit and position 2 has 0."""
+  """The output of one head at position 2, (2,), if the attention logit of position 1 is `logit` and that of 2 is 0."""
   query = jnp.array([[0.0, 0.0], [1.0, 0.0]]) * logit * 2**0.5  # cancels the 1/sqrt(K), K = 2
   weights = {**AVERAGE, 'query/kernel': query, 'key/kernel': [[0.5, 0.0], [0.0, 0.0]]}
   return module_with_weights(Attention, article_config(), weights)(X)[0, 1]
@@ -73,7 +73,7 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='One head can only output points on the segment between two values; two heads reach a point off it.',
+  claim='One head can only output points on the segment between two values; two heads can reach a point off it.',
   source='The article, why several heads',
   expected=(
     at_most('off_the_segment', 'one head: largest distance from the line through the values', 1e-6),
@@ -85,7 +85,7 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Vermilion: outputs of one head at position 2, for attention logits from -12 to 12. Blue: possible outputs of two '
-    'heads of width 1, one per coordinate (area), and their output with weights 3/4 and 1/4 (square): the target.'
+    'heads of width 1, one per coordinate (area), and their output with weights 3/4 and 1/4, the target (square).'
   ),
   measure=measure,
   settings={'logits': 961},

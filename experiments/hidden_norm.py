@@ -23,7 +23,7 @@ PLACEMENTS: tuple[NormPlacement, ...] = ('pre', 'post', 'sandwich')
 
 
 def measure(d_model: int, positions: int, num_layers: int, seeds: int) -> dict:
-  """|x|^2/d of the stream before every block and after the last one, averaged over positions, by placement and seed.
+  """|x|^2/d of the stream before every block and after the last one: mean over positions, by placement and seed.
 
   Under Post-LN also |x|^2/d of the input of the feed-forward's norm, by layer.
   """
@@ -84,7 +84,7 @@ def draw(measured: Measured) -> Figure:
     mean = np.array(values).mean(0)
     line = '--' if first else '-'
     axes.plot(first + np.arange(len(mean)), mean, line, color=VARIANT_COLOURS[placement], lw=1.5, label=name, gid=name)
-  axes.set(xlabel='blocks l', ylabel='size of the stream $|x|^2/d$', yscale='log')
+  axes.set(xlabel='blocks l', ylabel='mean square of the stream, $|x|^2/d$', yscale='log')
   figure.legend(*axes.get_legend_handles_labels(), loc='outside lower center', ncols=2)
   return figure
 

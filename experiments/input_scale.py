@@ -1,4 +1,4 @@
-"""How does the scale of its input change attention: without a norm, after a norm, and with QK norm?
+"""How does the scale of its input affect attention: without a norm, after a norm, and with QK norm?
 
 Command: python reproduce.py --only=input_scale
 Time: 5 seconds.
@@ -52,7 +52,7 @@ def measure(d_model: int, num_heads: int, positions: int, scales: tuple[float, .
 def attention_at_scales(
   config: ModelConfig, positions: int, scales: jax.Array, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Entropy and largest |logit| of the first layer's attention, for a Gaussian input times each scale; one seed."""
+  """Entropy and largest |logit| of the first layer's attention for one seed, for a Gaussian input times each scale."""
   block = first_block(config, init(config, key))
   norm = block.attention_norm or (lambda x: x)
   x_BTD = jax.random.normal(jax.random.fold_in(key, 1), (1, positions, config.d_model))
@@ -93,7 +93,7 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='Doubling the input quadruples the attention logits, unless a norm precedes attention or QK norm is on.',
+  claim='Doubling the input quadruples the attention logits, unless a norm precedes attention or QK norm is used.',
   source='The article, the size of the residual stream; Wortsman et al. 2023, section 3.1 (QK norm)',
   expected=(
     exactly('ratio', 'no norm: largest logit at input scale 2 over that at 1', 4, 1e-4, over_seeds=True),
@@ -107,7 +107,7 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Left: mean entropy of the attention weights over queries and heads, under a causal mask; right: largest |logit|; '
-    'at initialisation, means over seeds. With RMSNorm, LayerNorm or QK norm only epsilon makes a difference.'
+    'at initialisation, means over seeds. With RMSNorm, LayerNorm or QK norm, the scale matters only through epsilon.'
   ),
   measure=measure,
   settings={

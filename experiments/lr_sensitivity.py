@@ -6,8 +6,8 @@ Command: python train.py --experiment=lr_sensitivity
          python reproduce.py --only=lr_sensitivity
 Time: 13 minutes on two cores of about 100 GFLOP/s each: 105 runs of 13 seconds, and 21 programs to compile.
 
-6 layers, 150 steps: mean final loss of five seeds in bits per byte (*: none learned; the unigram model has 4.489), the
-sensitivity, and the sensitivity minus that of pre with its 95% interval:
+6 layers, 150 steps: mean final loss of five seeds in bits per byte (*: none learned; the unigram model scores 4.489),
+the sensitivity, and the sensitivity minus that of pre with its 95% interval:
 
                 3e-4   1e-3   3e-3   1e-2   3e-2    1e-1    3e-1    sensitivity
   pre           3.89   3.13   2.78   2.63   2.81    3.11    3.84    0.542
@@ -15,7 +15,7 @@ sensitivity, and the sensitivity minus that of pre with its 95% interval:
   post          3.87   3.09   2.72   2.57   4.50*   4.50*   4.50*   1.109   +0.566 [+0.536, +0.597]
 
 Reproduced: QK norm reduces the sensitivity by nearly a third, all of it at rates above 1e-2; below, it learns slightly
-more slowly. Post-LN is as good as the others up to 1e-2, and learns nothing beyond.
+more slowly. Post-LN is as good as the others up to 1e-2, and does not learn above.
 """
 
 import numpy as np
@@ -43,7 +43,7 @@ EXPERIMENT = Experiment(
 
 
 def read(found: ExperimentRuns) -> dict:
-  """Losses by setting, (seeds, rates), sensitivities by seed, and their differences to that of `pre`."""
+  """Losses by setting, (seeds, rates), sensitivities by seed, and their differences from that of `pre`."""
   losses = {name: losses_by_rate(found, name, RATES) for name in SETTINGS}
   sensitivities = {name: sensitivity(values) for name, values in losses.items()}
   return {
@@ -79,7 +79,7 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Final validation loss against learning rate. Points: seeds; lines: means. Sensitivity: mean over the rates of the '
-    'loss minus the lowest loss. A diverged run counts with its loss at the start.'
+    'loss minus the lowest loss. A diverged run counts with its initial loss.'
   ),
   read=read,
   drift=0.05,

@@ -1,8 +1,8 @@
-"""Where should the norm be placed, and does it matter which norm it is?
+"""Where should the norm be placed, and does the type of norm matter?
 
 Command: python train.py --experiment=norm_placement
-Time: 20 minutes on two cores of about 100 GFLOP/s each, for 55 runs. The 110 runs that selected the learning rates took
-35 minutes.
+Time: 20 minutes on two cores of about 100 GFLOP/s each, for 55 runs. The 110 runs that tuned the learning rates took 35
+minutes.
 
 Bits per byte on the test split, five seeds, each variant at its best learning rate, with 95% intervals:
 
@@ -20,7 +20,7 @@ Bits per byte on the test split, five seeds, each variant at its best learning r
   no_norm          4e-3   2.277           4/5       +0.000 [-0.019, +0.019]   unstable: one diverged
 
 Validation loss at each learning rate, means of two other seeds, from experiments/tuned/norm_placement.csv (*: one of
-the two learned; -: none did; x: diverged; the unigram model has 4.489):
+the two learned; -: none did; x: diverged; the unigram model scores 4.489):
 
                    1e-3    2e-3    4e-3    8e-3    1.6e-2
   pre_rms          2.608   2.383   2.264   2.254   2.366
@@ -40,8 +40,8 @@ grows with every branch, so queries and keys grow too. With --config.model.qk_no
 loss at 2e-3, 4e-3 and 8e-3) it reaches 2.381, 2.275 and 2.263, and pre_rms 2.461, 2.290 and 2.235. OLMo et al. 2024,
 2 OLMo 2 Furious, combine the two.
 
-The placement mainly determines the highest usable learning rate: without norms one run in five diverges at 4e-3 and all
-at 8e-3; Post-LN learns nothing at 1.6e-2. RMSNorm or LayerNorm makes little difference.
+The placement mainly determines the highest usable learning rate: without norms, one run in five diverges at 4e-3 and
+all at 8e-3; Post-LN does not learn at 1.6e-2. The choice between RMSNorm and LayerNorm makes little difference.
 """
 
 import itertools
@@ -51,7 +51,7 @@ from lab.core.experiment import Experiment
 PLACEMENTS = ('pre', 'post', 'sandwich', 'res_post', 'deepnorm')
 
 EXPERIMENT = Experiment(
-  question='Where should the norm be placed, and does it matter which norm it is?',
+  question='Where should the norm be placed, and does the type of norm matter?',
   variants={
     'pre_rms': {},
     **{

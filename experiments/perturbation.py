@@ -24,11 +24,11 @@ PLACEMENTS: dict[NormPlacement, str] = {'post': 'Post-LN', 'pre': 'Pre-LN'}
 
 
 def measure(num_layers: int, d_model: int, num_heads: int, positions: int, noise: float, seeds: int) -> dict:
-  """Variance of the change of the output over noise^2, (seeds, depths), by placement; and how it grows with depth.
+  """Variance of the output change over noise^2, (seeds, depths), by placement, and its growth with depth.
 
   Every weight is multiplied by 1 + noise * N(0, 1). The output of the stack is normalised by LayerNorm (as it already
   is under Post-LN), so that its own variance is 1. The first L layers of a deep model serve as the model of L layers:
-  the initial values of a layer do not depend on the depth of the model.
+  the initial parameters of a layer do not depend on the depth of the model.
   """
   keys = jax.random.split(jax.random.key(0), seeds)
   depths = [2**k for k in range(2, num_layers.bit_length())]
@@ -69,7 +69,7 @@ def r_squared(x: np.ndarray, values: jax.Array) -> float:
 
 
 def draw(measured: Measured) -> Figure:
-  """Variance of the change of the output against depth: seeds thin, their mean thick."""
+  """Variance of the output change against depth. Thin lines: seeds; thick: means."""
   figure = new_figure(2.8)
   axes = figure.add_subplot()
   for placement, name in PLACEMENTS.items():
@@ -93,7 +93,7 @@ REPRODUCTION = Reproduction(
   seconds=15,
   draw=draw,
   caption=(
-    'Mean squared change of the LayerNorm-ed output when every weight is multiplied by 1 + e N(0, 1), over e^2; at '
+    'Mean squared change of the output after LayerNorm when every weight is multiplied by 1 + e N(0, 1), over e^2; at '
     'initialisation without depth scale, Gaussian inputs. Thin lines: seeds.'
   ),
   measure=measure,

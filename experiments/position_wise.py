@@ -94,9 +94,9 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Left: |f(Px) - P f(x)|/|f(x)| for a random permutation P of the positions. Without mask and position encoding, '
-    'attention commutes with P too: only these two depend on the order. Right: relative change of the output at all '
-    'other positions when one position changes, which separates the two branches in every case. Points: seeds, at '
-    'initialisation.'
+    'attention commutes with P too: only these two make it depend on the order. Right: relative change of the output '
+    'at all other positions when one position changes, which separates the two branches in every case. Points: seeds, '
+    'at initialisation.'
   ),
   measure=measure,
   settings={'d_model': 64, 'positions': 16, 'seeds': 8},

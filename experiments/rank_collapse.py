@@ -1,4 +1,4 @@
-"""Do all positions converge to the same vector with depth: attention alone, with a skip path, with a feed-forward?
+"""Do all positions converge to one vector with depth, with attention alone, a skip path, or a feed-forward?
 
 Dong, Cordonnier & Loukas 2021, Attention is not all you need.
 Command: python reproduce.py --only=rank_collapse
@@ -33,7 +33,7 @@ def measure(num_layers: int, d_model: int, num_heads: int, positions: int, seeds
   keys = jax.random.split(jax.random.key(0), seeds)
   sizes = {'num_layers': num_layers, 'd_model': d_model, 'num_heads': num_heads}
   initialise = jax.jit(jax.vmap(functools.partial(kernels_and_inputs, rank_config('none', **sizes), positions)))
-  kernels, x_BTD = initialise(keys)  # shared by all models: initial values depend only on path, layer and shape
+  kernels, x_BTD = initialise(keys)  # shared by all models: initial parameters depend only on path, layer and shape
   gains = {name: {'gain': jnp.ones((seeds, num_layers, d_model))} for name in ('attention_norm', 'feed_forward_norm')}
   r: dict = {}
   for norm, placement in NORMS.items():
@@ -86,7 +86,7 @@ def draw(measured: Measured) -> Figure:
   for axes, norm in zip(both, NORMS, strict=True):
     for model, (colour, marker) in STYLES.items():
       r = np.array(measured['r'][f'{model}, {norm}'])
-      mean = np.exp(np.log(np.where(r > 0, r, np.nan)).mean(0))  # 0 cannot be drawn on a logarithmic axis
+      mean = np.exp(np.log(np.where(r > 0, r, np.nan)).mean(0))  # 0 cannot be plotted on a logarithmic axis
       axes.plot(mean, '-', marker=marker, ms=3, color=colour, lw=1.2, label=model, gid=model)
     axes.set(title=norm, xlabel='layer', yscale='log', ylim=(3e-8, 2))
   both[0].set_ylabel('relative residual norm')
@@ -95,7 +95,7 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='Attention without skips collapses to rank 1, doubly exponentially; a feed-forward slows this, skips stop it.',
+  claim='Attention without skips collapses to rank 1 doubly exponentially; a feed-forward slows it, skips prevent it.',
   source='Dong et al. 2021, Attention is not all you need, theorems and figure 2, at initialisation, without a mask',
   expected=(
     at_most('alone_3', 'attention alone: r after layer 3', 1e-5, over_seeds=True),
@@ -104,7 +104,7 @@ REPRODUCTION = Reproduction(
     at_least('skip_keeps', 'with skips: r after layer 12, by model', 0.05, over_seeds=True),
   ),
   # Without a norm the logits grow until the softmax picks one position. With skip and feed-forward, r after 12 layers
-  # is 0.171 on average, and a relative change of 3e-7 in the input moves it anywhere between 0.169 and 0.173.
+  # is 0.171 on average, and a relative change of 3e-7 in the input moves it to anywhere between 0.169 and 0.173.
   drift=0.03,
   seconds=8,
   draw=draw,

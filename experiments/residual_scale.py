@@ -25,7 +25,7 @@ TOKENS_BT = jnp.arange(16)[None]
 
 
 def measure(d_model: int, num_layers: int, scales: tuple[float, ...]) -> dict:
-  """The gradient S sublayers below the output of the stack over that at the output, with all branches at zero.
+  """The gradient S sublayers below the output of the stack, over that at the output, with zero branches.
 
   Returns:
     `ratio`: of the norms at the gradient taps, (placement, scale, S); `exact`: the largest |J^T g - a^S g| over a stack
@@ -57,15 +57,15 @@ def scaled_config(placement: NormPlacement, scale: float, num_layers: int, d_mod
 
 
 def params_with_zero_branches(config: ModelConfig):
-  """Parameters with gains of 1, the last kernel of each branch at 0, and random values elsewhere.
+  """Parameters with gains of 1, zeros in the last kernel of each branch, and random values elsewhere.
 
-  They are drawn with NumPy, which needs no compilation.
+  The random values come from NumPy, which needs no compilation.
   """
 
   def fill(path: str, leaf):
     if path in ZERO_KERNELS or path.endswith('gain'):
       return np.full(leaf.shape, float(path.endswith('gain')), np.float32)
-    rng = np.random.default_rng(list(path.encode()))  # so embedding and head are equal at every depth
+    rng = np.random.default_rng(list(path.encode()))  # so that embedding and head are the same at every depth
     scale = 1 if path.startswith('embedding') else config.d_model**-0.5
     return rng.normal(size=leaf.shape, scale=scale).astype(np.float32)
 
@@ -120,15 +120,15 @@ REPRODUCTION = Reproduction(
   expected=(
     exactly('exact', 'a = 1, 0.5, 0; S = 12; each placement: largest |J^T g - a^S g|', 0),
     exactly('twelve', 'ratio at the taps for a = 0.5, S = 12: pre, sandwich, none', (0.5**12,) * 3, 1e-9),
-    at_most('relative', 'a = 0.9, S = 0 to 24: largest relative difference to a^S', 1e-6),
+    at_most('relative', 'a = 0.9, S = 0 to 24: largest relative difference from a^S', 1e-6),
     exactly('loss_gradient', 'a = 0.9: loss gradient at the input, 6, 12, 24 sublayers, final norm', (1, 1, 1), 1e-3),
   ),
   seconds=28,
   draw=draw,
   caption=(
-    'Norm of the gradient S sublayers below the output of the stack, relative to that at the output, with branches at '
-    'zero, under Pre-Norm. Points: measured at the gradient taps; lines: a^S. a = 1 gives exactly 1, a = 0 exactly 0. '
-    'The gradient of the loss at the input does not decrease with a if a final norm follows, since N(c x) = N(x).'
+    'Norm of the gradient S sublayers below the output of the stack, relative to that at the output, with zero '
+    'branches, under Pre-Norm. Points: measured at the gradient taps; lines: a^S. a = 1 gives exactly 1, a = 0 exactly '
+    '0. The gradient of the loss at the input does not decrease with a if a final norm follows, since N(c x) = N(x).'
   ),
   measure=measure,
   settings={'d_model': 32, 'num_layers': 12, 'scales': (0.9, 0.5)},

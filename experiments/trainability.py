@@ -4,8 +4,8 @@ Command: python train.py --experiment=trainability
          python reproduce.py --only=trainability
 Time: 14 minutes on two cores of about 100 GFLOP/s each: 135 runs of 6, 10 or 16 seconds.
 
-d_model 32: mean final loss of five seeds in bits per byte (*: none learned; everywhere else all five did; the unigram
-model has 4.489):
+d_model 32: mean final loss of five seeds in bits per byte (*: none learned; all five did in every other entry; the
+unigram model scores 4.489):
 
                 layers   5e-4     2e-3     8e-3
   pre               3    3.76     3.03     2.65
@@ -19,7 +19,7 @@ model has 4.489):
                    12    4.58*    4.49*    4.49*
 
 Reproduced. Without a residual, a model of three layers learns a little at one of three rates, and no deeper model
-learns anything. With the depth scale and at this width, Post-LN trains wherever Pre-Norm does.
+learns. With the depth scale and at this width, Post-LN trains wherever Pre-Norm does.
 """
 
 import itertools
@@ -75,7 +75,7 @@ def read(found: ExperimentRuns) -> dict:
 
 
 def draw(measured: Measured) -> Figure:
-  """Heat maps of the mean final loss by depth and rate, with the share of runs that learned where not all did."""
+  """Heat maps of the mean final loss by depth and rate, with the share of runs that learned if not all did."""
   figure = new_figure(2.3)
   panels = figure.subplots(1, len(CONNECTIONS), sharey=True)
   losses = np.concatenate([np.ravel(np.array(measured['loss'][name], float)) for name in CONNECTIONS])
@@ -97,8 +97,8 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='With Pre-Norm and a residual every depth trains; without a residual deep models learn nothing at any rate.',
-  source='He et al. 2016, Identity Mappings in Deep Residual Networks, table 1 (no shortcut fails)',
+  claim='With Pre-Norm and a residual, every depth trains; without a residual, deep models learn at no learning rate.',
+  source='He et al. 2016, Identity Mappings in Deep Residual Networks, table 1 (models without shortcuts fail)',
   expected=(
     exactly('pre', 'Pre-Norm: smallest share of runs that learned, over depths and rates', 1),
     exactly('no_residual', 'no residual, 12 layers: largest share of runs that learned', 0),
@@ -108,7 +108,7 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Mean final validation loss by depth and learning rate. Percentages: share of runs that learned (ended better than '
-    'the unigram entropy), where not all did. A diverged run counts with its loss at the start.'
+    'the unigram entropy), if not all did. A diverged run counts with its initial loss.'
   ),
   read=read,
   drift=0.05,

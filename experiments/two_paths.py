@@ -23,15 +23,15 @@ ATTEND_TO_SELF = {
   'value/kernel': IDENTITY,
 }
 BRANCHES = {
-  'as it is': AVERAGE,
-  'at zero': {},
-  'at minus x': {**ATTEND_TO_SELF, 'output/kernel': [[-1.0, 0.0], [0.0, -1.0]]},
+  'as computed': AVERAGE,
+  'set to zero': {},
+  'set to -x': {**ATTEND_TO_SELF, 'output/kernel': [[-1.0, 0.0], [0.0, -1.0]]},
 }
 RESIDUAL_SCALES = {'replace': 0.0, 'add': 1.0}
 
 
 def measure() -> dict:
-  """Position 2 after the attention sublayer, for each branch, and the gradient that passes a zero branch."""
+  """Position 2 after the attention sublayer, for each branch, and the gradient that passes through a zero branch."""
   return jax.jit(after_attention)(X)
 
 
@@ -47,7 +47,7 @@ def after_attention(x_BTD: jax.Array) -> dict:
 
 
 def _input_gradient(block: Block, x_BTD: jax.Array) -> jax.Array:
-  """The gradient at the input of position 2, if that at the output of every position is (3, 4)."""
+  """The gradient at the input of position 2, if the gradient at the output of every position is (3, 4)."""
   y_BTD, pull_back = jax.vjp(lambda x: block(x, NO_TAPS)[0], x_BTD)
   return pull_back(jnp.broadcast_to(jnp.array([3.0, 4.0]), y_BTD.shape))[0][0, 1]
 
@@ -73,16 +73,16 @@ REPRODUCTION = Reproduction(
   claim='If the branch replaces the stream, a zero branch erases it; if it is added, the input remains.',
   source='The article, replace or add',
   expected=(
-    exactly('replace', 'replace: output for a branch as it is, at zero, at minus x', ((1, 0.5), (0, 0), (0, -1))),
-    exactly('add', 'add: output for a branch as it is, at zero, at minus x', ((1, 1.5), (0, 1), (0, 0))),
-    exactly('replace_gradient', 'replace, branch at zero: what remains of the gradient (3, 4)', (0, 0)),
-    exactly('add_gradient', 'add, branch at zero: what remains of the gradient (3, 4)', (3, 4)),
+    exactly('replace', 'replace: output for a branch as computed, zero, minus x', ((1, 0.5), (0, 0), (0, -1))),
+    exactly('add', 'add: output for a branch as computed, zero, minus x', ((1, 1.5), (0, 1), (0, 0))),
+    exactly('replace_gradient', 'replace, zero branch: input gradient for output gradient (3, 4)', (0, 0)),
+    exactly('add_gradient', 'add, zero branch: input gradient for output gradient (3, 4)', (3, 4)),
   ),
   seconds=2,
   draw=draw,
   caption=(
     'Input of the next layer at position 2. Ring: x, the input of the block; dotted: from x to the output. Only a '
-    'branch at minus x erases the stream it is added to.'
+    'branch equal to -x erases the stream that it is added to.'
   ),
   measure=measure,
 )

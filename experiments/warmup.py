@@ -7,7 +7,7 @@ Command: python train.py --experiment=warmup
          python reproduce.py --only=warmup
 Time: 22 minutes on two cores of about 100 GFLOP/s each: 80 runs of 33 seconds.
 
-Mean final loss of five seeds in bits per byte (*: none learned; the unigram model has 4.489). Cost: loss without
+Mean final loss of five seeds in bits per byte (*: none learned; the unigram model scores 4.489). Cost: loss without
 warm-up minus loss with it, each at its best rate, with its 95% interval:
 
                     2.5e-4   5e-4    2e-3     8e-3     cost
@@ -17,7 +17,7 @@ warm-up minus loss with it, each at its best rate, with its 95% interval:
   post_no_warmup    3.836    3.554   4.491*   4.492*   +0.055 [-0.047, +0.156]
 
 Not reproduced: Pre-Norm, too, is worse without warm-up, by more than the margin, though only at the highest rate; at
-lower rates it learns slightly faster without. Inconclusive: the cost for Post-LN. Without the depth scale, twelve
+lower rates it learns slightly faster without it. Inconclusive: the cost for Post-LN. Without the depth scale, twelve
 layers of Post-LN barely train at the two lowest rates and not at all above, with or without a warm-up of 20 steps, and
 five seeds do not show whether it helps.
 """
@@ -74,7 +74,7 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='Post-LN needs a learning-rate warm-up, Pre-LN does not.',
+  claim='Post-LN needs a learning-rate warm-up, but Pre-LN does not.',
   source='Xiong et al. 2020, figure 2',
   expected=(
     at_least(
@@ -86,7 +86,7 @@ REPRODUCTION = Reproduction(
   draw=draw,
   caption=(
     'Final validation loss against learning rate, with a warm-up of 20 of 300 steps and without; no depth scale. '
-    'Points: seeds; lines: means. A diverged run counts with its loss at the start.'
+    'Points: seeds; lines: means. A diverged run counts with its initial loss.'
   ),
   read=read,
   drift=0.02,

@@ -1,4 +1,4 @@
-"""Do BlockLab's modules give the numbers of the article's example: one block of width 2, computed by hand?
+"""Do BlockLab's modules reproduce the worked example of the article: one block of width 2, computed by hand?
 
 Command: python reproduce.py --only=worked_example
 Time: 2 seconds.
@@ -67,7 +67,7 @@ def zero_branch_outputs(x_BTD: jax.Array) -> dict:
 
 
 def error_of_merged_maps() -> jax.Array:
-  """The largest difference between the two feed-forward maps without the ReLU between them, and their product."""
+  """The largest difference between the two feed-forward maps in sequence, without the ReLU, and their product."""
   ff = module_with_weights(FeedForward, article_config(), Q_MINUS_P)
   merged = Linear(2, 2, use_bias=False, dtype='float32')
   merged.kernel[...] = ff.up.kernel[...] @ ff.down.kernel[...]
@@ -98,7 +98,7 @@ def input_gradient() -> dict:
   """The gradient at the input of the feed-forward sublayer for output gradient (1, 0), and its parts at the taps."""
   ff = module_with_weights(
     Block, article_config(), prefix_paths('feed_forward', Q_MINUS_P)
-  )  # attention at zero: its sublayer passes x on
+  )  # attention is zero, so its sublayer returns its input
   u_BTD = jnp.array([[[0.75, 1.75]]])
   _, pull = jax.vjp(lambda x, taps: ff(x, taps)[0], u_BTD, NO_TAPS)
   gradient, taps = pull(jnp.array([[[1.0, 0.0]]]))

@@ -19,7 +19,7 @@ from model.block import Block
 
 BOTH = {'attention_residual': 0.0, 'feed_forward_residual': 0.0}
 IDENTITIES = ('pre', 'sandwich', 'res_post', 'none', 'parallel', 'rezero')
-BLOCKS: dict[str, dict[str, Any]] = {
+BLOCKS: dict[str, dict[str, Any]] = {  # `x + dropped`: without the skip path of one or both sublayers
   'pre': {},
   'sandwich': {'norm_placement': 'sandwich'},
   'res_post': {'norm_placement': 'res_post'},
@@ -84,14 +84,14 @@ REPRODUCTION = Reproduction(
     exactly('from_input', f'largest |y - x|: {", ".join(IDENTITIES)}', (0,) * len(IDENTITIES)),
     at_most('post_from_norm', 'post: largest |y - LayerNorm(x)|', 1e-5),
     at_most('deepnorm_from_norm', 'deepnorm: largest |y - LayerNorm(x)|', 1e-5),
-    exactly('dropped', 'largest |y|: first x + dropped; both dropped under pre, none, post', (0,) * 4),
+    exactly('dropped', 'largest |y|: without the first skip path (pre), or both (pre, none, post)', (0,) * 4),
     at_least('post_from_input', 'post: |y - x|/|x| for x of standard deviation 3', 0.5),
   ),
   seconds=2,
   draw=draw,
   caption=(
     'Norm of the output of a block with zero branches over the norm of its Gaussian input of standard deviation 3. '
-    'Black: input returned exactly; vermilion: normalised; green: without residual.'
+    'Black: input returned exactly; vermilion: normalised; green: without skip path.'
   ),
   measure=measure,
   settings={'d_model': 64, 'positions': 32, 'input_scale': 3.0},
