@@ -1,1 +1,1 @@
-"""Makes the modules of this folder importable from the tests in its subfolders."""
+"""Makes the modules in this directory importable from the tests in its subdirectories."""

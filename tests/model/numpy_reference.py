@@ -27,7 +27,7 @@ def sigmoid(x):
 
 
 def gelu(x):
-  """X times the cumulative distribution function of the normal distribution at x."""
+  """The exact GELU: x times the standard normal distribution function at x."""
   return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
@@ -163,7 +163,7 @@ def sublayers(p, x, config, nudges=None):
 
   if config.parallel:
     a, n = config.attention_residual, normed('attention_norm')
-    # The forks are chained on the skip path: the first nudge there enters the second branch too.
+    # The forks are chained on the skip path, so the first nudge on it also enters the second branch.
     skip = x + nudges[0, 0]
     from_attention = branch('attention')(n(x + nudges[0, 1]))
     from_feed_forward = branch('feed_forward')(n(skip + nudges[1, 1]))

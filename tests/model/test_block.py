@@ -78,7 +78,7 @@ def test_pre_with_zero_branches_and_no_residual_is_zero(parallel):
 
 
 @pytest.mark.parametrize('norm', ['rms', 'layer'])
-def test_post_with_zero_branches_norms_twice(norm):
+def test_post_with_zero_branches_applies_the_norm_twice(norm):
   run, params = make_block(tiny(norm_placement='post', norm=norm), zero_branches=True)
   x, exact = random_stream(2, 5, 8)
   once = reference.norm(params['attention_norm'], exact, norm)
@@ -88,7 +88,7 @@ def test_post_with_zero_branches_norms_twice(norm):
 
 @pytest.mark.parametrize('placement', ['pre', 'none'])
 @pytest.mark.parametrize('parallel', [False, True])
-def test_rezero_starts_exactly_as_the_identity(placement, parallel):
+def test_a_rezero_block_is_initially_exactly_the_identity(placement, parallel):
   if parallel and placement == 'none':
     return
   block, _ = filled(Block(tiny(norm_placement=placement, rezero=True, parallel=parallel)))

@@ -54,7 +54,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(('fields', 'parts'), INVALID, ids=lambda value: str(value) if isinstance(value, dict) else '')
-def test_an_invalid_config_is_an_error_of_one_line_that_says_what_would_be_valid(fields, parts):
+def test_an_invalid_config_is_refused_in_one_line_with_a_remedy(fields, parts):
   with pytest.raises(ConfigError) as error:
     ModelConfig(**fields)
   message = str(error.value)
@@ -92,7 +92,7 @@ def test_width_of_the_feed_forward():
   assert ModelConfig(d_model=64, feed_forward='glu').ff_width == 171
 
 
-def test_gated_and_ungated_feed_forwards_have_equally_many_parameters():
+def test_gated_and_ungated_feed_forwards_have_the_same_number_of_parameters():
   for d_model in range(64, 513):  # ungated d_ff from 256 on
     gated, ungated = (
       ModelConfig(d_model=d_model, num_heads=1, position='none', feed_forward=name) for name in ('swiglu', 'relu')

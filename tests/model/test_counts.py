@@ -70,7 +70,7 @@ def test_flops_without_a_causal_mask_and_with_a_tied_head_counted_by_hand():
     vocab_size=7, num_layers=3, d_model=8, num_heads=2, head_dim=6, d_ff=5, causal=False, tie_embeddings=True,
     position='learned', norm_placement='sandwich', qk_norm=True, remat=True,
   )  # fmt: skip
-  matmul = 3 * (4 * 8 * 12 + 3 * 8 * 5) + 8 * 7  # gated: three kernels; a tied head is a product all the same
+  matmul = 3 * (4 * 8 * 12 + 3 * 8 * 5) + 8 * 7  # gated: three kernels; a tied head is also a matrix product
   assert matmul_parameters(config) == matmul == 1568
   assert flops_per_token(config, 9) == 6 * 1568 + 12 * 3 * 9 * 12 == 13_296
 

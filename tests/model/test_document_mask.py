@@ -49,7 +49,7 @@ def logits_of(config, params, tokens, documents=None):
 
 
 @pytest.mark.parametrize('changes', [{}, {'position': 'none', 'num_heads': 4, 'num_kv_heads': 2, 'qk_norm': True}])
-def test_each_document_has_the_same_logits_as_by_itself(kernel, changes):
+def test_each_document_has_the_same_logits_as_on_its_own(kernel, changes):
   config = tiny(**changes)
   params = model_params(config)
   together = logits_of(config, params, TOKENS, DOCUMENTS)
@@ -86,7 +86,7 @@ def test_no_gradient_crosses_a_document_boundary(kernel, changes):
 
 
 def test_positions_count_from_the_start_of_the_sequence(kernel):
-  """So with learned positions the second document has other logits than by itself."""
+  """With learned positions, the second document therefore has different logits than on its own."""
   config = tiny(position='learned')
   params = model_params(config)
   together = logits_of(config, params, TOKENS, DOCUMENTS)

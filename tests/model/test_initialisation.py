@@ -52,7 +52,7 @@ SCHEMES = {
 
 
 def expected_deviations(scheme, depth, placement):
-  """The standard deviation of each random parameter, by the papers on DeepNorm and GPT-2 and Glorot's rule."""
+  """The standard deviation of each random parameter, by the DeepNorm and GPT-2 papers and Glorot's rule."""
   deviations = {
     'embedding/token': 0.02 if scheme == 'gpt2' else 1.0,
     'embedding/position': 0.01 if scheme == 'gpt2' else 0.1,
@@ -160,7 +160,7 @@ def test_a_deeper_model_starts_with_the_layers_of_a_shallower_one():
 
 
 def test_jitted_and_eager_values_are_identical():
-  config = square()  # standard deviations that are no powers of two: multiplying by those would not round
+  config = square()  # the standard deviations are not powers of two, multiplication by which would not round
   shapes = param_shapes(config)
   some = {'head': shapes['head'], 'blocks': {'attention': {'output': shapes['blocks']['attention']['output']}}}
   draw = functools.partial(initial_values, config, some)

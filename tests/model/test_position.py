@@ -25,7 +25,7 @@ def test_rotary_products_depend_only_on_relative_position():
   assert len({round(float(products[10, s]), 3) for s in range(30)}) > 20  # and they do depend on it
 
 
-def test_rotary_keeps_norms_and_the_first_position():
+def test_rotary_preserves_norms_and_the_first_position():
   x, exact = random_stream(2, 50, 3, 8)
   np.testing.assert_array_equal(rotate(x)[:, 0], x[:, 0])
   np.testing.assert_allclose(np.linalg.norm(rotate(x), axis=-1), np.linalg.norm(exact, axis=-1), rtol=1e-5)

@@ -15,7 +15,7 @@ LENGTH = 3
 TOKENS = jnp.array([[3, 1, 4], [1, 5, 9]])
 WEIGHTS_BTV = np.random.default_rng(7).normal(size=(2, LENGTH, 11)).astype(np.float32)
 
-# Each norm placement, and each switch that changes how the skip path and the branch combine.
+# Each norm placement, and each option that changes how the skip path and the branch combine.
 CONFIGS = {
   **{name: {'norm_placement': name} for name in ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')},
   'pre-half': {'attention_residual': 0.5, 'feed_forward_residual': 0.9},
@@ -33,7 +33,7 @@ CONFIGS = {
 
 
 def position_taps(config):
-  """Taps that keep positions separate."""
+  """Taps that measure at each position."""
   return zero_taps(config, LENGTH)
 
 

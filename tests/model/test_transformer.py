@@ -116,7 +116,7 @@ def test_a_sequence_beyond_the_learned_positions_is_an_error():
 
 
 @pytest.mark.parametrize('scheme', ['fan_in', 'gpt2'])
-def test_tied_and_untied_logits_start_at_the_same_size(scheme):
+def test_tied_and_untied_logits_have_the_same_initial_scale(scheme):
   config = ModelConfig(vocab_size=2048, num_layers=1, d_model=16, num_heads=2, init=scheme)
   tokens = jnp.arange(256).reshape(4, 64)
   sizes = []
@@ -171,7 +171,7 @@ def test_dropout_masks_differ_by_layer_and_place(monkeypatch):
   assert len(keys) == len(set(keys)) == 9
 
 
-# For each field a value other than the default, with the switches that it requires.
+# For each field a value other than the default, with the other options that it requires.
 SWITCHES = {
   'vocab_size': {'vocab_size': 12},
   'num_layers': {'num_layers': 3},
@@ -202,15 +202,15 @@ SWITCHES = {
   'unroll': {'unroll': 2},
 }
 EXECUTION = {'remat', 'unroll'}  # change the program, not its results
-INITIAL = {'init', 'init_depth_scale'}  # change the initial values alone
+INITIAL = {'init', 'init_depth_scale'}  # change only the initial values
 
 
-def test_the_switches_cover_every_field():
+def test_the_options_cover_every_field():
   assert set(SWITCHES) == {field.name for field in dataclasses.fields(ModelConfig)}
 
 
 @pytest.mark.parametrize('field', SWITCHES)
-def test_every_switch_has_an_effect(field):
+def test_every_option_has_an_effect(field):
   base = tiny(**({'position': 'learned'} if field == 'num_positions' else {}))
   config = dataclasses.replace(base, **SWITCHES[field])
   assert getattr(config, field) != getattr(base, field)

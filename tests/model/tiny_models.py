@@ -14,7 +14,7 @@ from model import config as config_module
 from model.config import ModelConfig
 from model.transformer import param_shapes
 
-# Each of the many programs in these tests runs once: compile quickly rather than well.
+# Most compiled programs in these tests run once: compile quickly rather than optimise.
 quick_jit = functools.partial(
   jax.jit,
   compiler_options={
@@ -112,7 +112,7 @@ def choices(literal):
 
 @st.composite
 def configs(draw):
-  """Valid configs, every switch drawn at random."""
+  """Valid configs, with every option drawn at random."""
   flags = ('rezero', 'parallel', 'qk_norm', 'causal', 'embedding_norm', 'tie_embeddings', 'use_bias')
   fields = {name: draw(st.booleans()) for name in (*flags, 'init_depth_scale', 'remat')}
   fields |= {

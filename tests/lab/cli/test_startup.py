@@ -36,13 +36,13 @@ COMMANDS = [
   ],
 )
 def test_incompatible_variables_are_unset(name, value, warning):
-  environment = {name: value, 'JAX_DEFAULT_PRNG_IMPL': 'rbg'}  # which changes the numbers, and is the user's choice
+  environment = {name: value, 'JAX_DEFAULT_PRNG_IMPL': 'rbg'}  # changes the results, but is a valid choice
   assert startup.unset_incompatible_variables(environment) == ([warning] if warning else [])
   assert environment == {'JAX_DEFAULT_PRNG_IMPL': 'rbg'}
 
 
 def test_xla_has_as_many_threads_as_usable_cores(monkeypatch):
-  """Also if a build system has set the variable, and in commands that do not train."""
+  """Even if a build system has set the variable, and also in commands that do not train."""
   monkeypatch.setattr('training.host.cores', lambda: [3, 5])
   monkeypatch.setattr('os.environ', {'NPROC': '64', 'BLOCKLAB_CACHE': '/x', 'MPLCONFIGDIR': '/y', 'HOME': '/z'})
   startup.prepare('train.py')

@@ -17,7 +17,7 @@ def printed(table, width: int = 30) -> list[str]:
   return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def test_text_is_left_numbers_are_right_and_markup_is_printed_as_it_is():
+def test_text_is_aligned_left_and_numbers_right_and_markup_is_printed_literally():
   table = new_table('[b]title', ('run', 'loss'), caption='[i]caption')
   table.add_row('a', '2.5')
   assert printed(table) == ['[b]title', '', ' run   loss', ' ──────────', ' a      2.5', '', '[i]caption']
@@ -29,6 +29,6 @@ def test_a_folded_name_keeps_its_last_letters():
   assert ''.join(printed(table, 20)).replace(' ', '').endswith('end')
 
 
-def test_no_command_has_a_table_style_of_its_own():
+def test_all_commands_use_the_common_table_style():
   modules = [path for path in (PROJECT / 'lab').rglob('*.py') if path.name not in ('tables.py', 'progress.py')]
   assert [path.name for path in modules if re.search(r'(?<!\w)Table\(|import box', path.read_text('utf8'))] == []

@@ -167,14 +167,14 @@ def test_attention_dropout_keeps_the_expectation():
   dropped = np.asarray(quick_jit(drop)(keys))
   deviation = np.std(dropped, 0) / len(keys) ** 0.5
   assert (np.abs(np.mean(dropped, 0) - reference_attention(q, k, v, True)) < 4.5 * deviation + 1e-6).all()
-  # The first position attends to itself alone: its value over 0.7, or 0.
+  # The first position attends only to itself: the output is its value over 0.7, or 0.
   first = dropped[:, 0, 0] / np.asarray(v)[0, 0]
   assert abs((first != 0).mean() - 0.7) < 0.03
   np.testing.assert_allclose(first[first != 0], 1 / 0.7, rtol=1e-5)
 
 
 def test_attention_dropout_differs_by_key_sequence_and_head():
-  q, k, v = (jnp.ones((3, 6, 2, 4)) for _ in range(3))  # identical, so that only dropout differs
+  q, k, v = (jnp.ones((3, 6, 2, 4)) for _ in range(3))  # constant, so that only dropout can make outputs differ
   drop = quick_jit(lambda key: plain_attention(q, k, v, True, dropout=0.5, dropout_key=key))
   outs = [np.asarray(drop(jax.random.key(seed))) for seed in (0, 1)]
   assert len({out[b, :, h].tobytes() for out in outs for b in range(3) for h in range(2)}) == 12

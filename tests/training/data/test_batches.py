@@ -50,7 +50,7 @@ def test_seeds_have_different_orders(small):
   assert len({take(small, 8, seed, 0, 1)[0].tobytes() for seed in range(10)}) == 10
 
 
-def test_batches_are_drawn_without_threads(small):
+def test_batches_are_assembled_without_threads(small):
   before = set(threading.enumerate())
   batches = train_batches(small, 4, 0, 0, 100)
   next(batches)
@@ -78,7 +78,7 @@ def test_evaluation_batches_are_full_fixed_and_evenly_spread(small, batch_size, 
 
 @pytest.mark.parametrize('batch_size', [1, 3, 16])
 def test_the_order_is_that_of_grain_over_epochs(small, batch_size):
-  """Also of grain's own batches, except for batches of one sequence, which it does not support."""
+  """The batches of grain itself have the same order; it does not support batches of one sequence."""
   order = grain.MapDataset.range(len(small.train)).seed(5).shuffle()
   epochs = [order.repeat()[position] for position in range(3 * len(small.train))]
   for step in (0, 1, 2 * len(small.train) // batch_size):

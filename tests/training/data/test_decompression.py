@@ -1,4 +1,4 @@
-"""Compressed files are read whatever their names, and no compressed bytes are trained on."""
+"""Compressed files are recognised regardless of their names, and no compressed bytes are trained on."""
 
 import bz2
 import contextlib

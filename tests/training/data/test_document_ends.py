@@ -128,7 +128,7 @@ def test_an_end_token_that_the_text_contains_is_refused(tmp_path):
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=60), st.integers(1, 9), st.booleans())
-def test_each_input_has_the_number_of_its_document(tokens, sequence_length, partial):
+def test_each_input_has_the_index_of_its_document(tokens, sequence_length, partial):
   segments = [Segment('train', 0, len(tokens), len(tokens) - 1)]
   windows = Windows(np.array(tokens, np.uint8), segments, sequence_length, partial, end_id=3)
   for row in windows:
@@ -141,7 +141,7 @@ def test_each_input_has_the_number_of_its_document(tokens, sequence_length, part
 
 
 @pytest.mark.parametrize('mask', [False, True])
-def test_batches_have_document_numbers_if_attention_is_masked(tmp_path, mask):
+def test_batches_have_document_indices_if_attention_is_masked(tmp_path, mask):
   config = config_with(tmp_path, *[b'document' * 4] * 40, end_token='end', mask_documents=mask, sequence_length=50)
   loaded = loading.load_splits(config, batch_size=2)
   drawn = [

@@ -1,4 +1,4 @@
-"""The part of a held-out split that a result is of, and that all values in the result are of that part."""
+"""The evaluated part of a held-out split, and that all values in a result are computed on that part."""
 
 import collections
 import math
@@ -59,7 +59,7 @@ def expected_targets(data: Data, split: str, chosen: list[int]) -> list[int]:
   [(1, [0]), (40, [0]), (80, [0, 5]), (120, [0, 3, 6]), (161, [0, 2, 4, 6, 8]), (0, range(10)), (10**9, range(10))],
 )
 @pytest.mark.usefixtures('small_blocks')
-def test_it_has_whole_evenly_spread_segments(split, tokens, chosen):
+def test_the_subset_consists_of_whole_evenly_spread_segments(split, tokens, chosen):
   data = data_of(10)
   part = evaluation_subset(data, split, tokens)
   expected = expected_targets(data, split, list(chosen))
@@ -72,14 +72,14 @@ def test_it_has_whole_evenly_spread_segments(split, tokens, chosen):
 
 @pytest.mark.usefixtures('small_blocks')
 @pytest.mark.parametrize('tokens', [100, 130, 361, 0])
-def test_it_does_not_depend_on_the_sequence_length(tokens):
+def test_the_subset_does_not_depend_on_the_sequence_length(tokens):
   parts = [evaluation_subset(data_of(10, length), 'test', tokens) for length in (1, 7, 64)]
   assert len({tuple(targets_of(part.dataset)) for part in parts}) == 1
 
 
 @pytest.mark.usefixtures('small_blocks')
 @pytest.mark.parametrize('tokens', [1, 120, 0])
-def test_entropy_and_ngrams_are_of_the_same_tokens(tokens):
+def test_entropy_and_ngrams_are_computed_on_the_same_tokens(tokens):
   data = data_of(10)
   part = evaluation_subset(data, 'validation', tokens)
   counts = collections.Counter(targets_of(part.dataset))
@@ -113,7 +113,7 @@ def test_kjv_is_evaluated_on_the_full_splits():
     assert part.bits_per_byte(2.0) == data.bits_per_byte(2.0, split)
 
 
-def test_of_a_synthetic_task_it_has_whole_sequences():
+def test_the_subset_of_a_synthetic_task_consists_of_whole_sequences():
   data = load_splits(DataConfig(task='copy', sequence_length=9), 4)
   full, part = evaluation_subset(data, 'test', 0), evaluation_subset(data, 'test', 400)
   assert (full.dataset, full.tokens, full.split_tokens, full.bits_per_byte(1.0)) == (data.test, 4096, 4096, None)
@@ -125,7 +125,7 @@ def test_of_a_synthetic_task_it_has_whole_sequences():
 
 
 @pytest.mark.usefixtures('small_blocks')
-def test_it_is_the_same_text_for_every_tokenizer():
+def test_the_subset_is_the_same_text_for_every_tokenizer():
   """With a tokenizer, the same blocks have a quarter of the tokens."""
   data = data_of(10)
   fewer = [segment._replace(stop=segment.start + 10) for segment in data.corpus.segments_of('test')]
@@ -150,6 +150,6 @@ WHOLE = SUBSET | {'final_evaluation_tokens': 400, 'val_tokens': 361, 'test_token
     ({'status': 'completed'}, 100, 0, True), (SUBSET | {'status': 'diverged', 'val_tokens': None}, 7, None, True),
   ],
 )  # fmt: skip
-def test_whether_a_result_is_of_the_configured_tokens(result, tokens, evaluated, as_configured):
+def test_whether_a_result_was_evaluated_as_configured(result, tokens, evaluated, as_configured):
   assert evaluation_tokens(result) == evaluated
   assert evaluated_as_configured(result, tokens) == as_configured

@@ -67,14 +67,14 @@ def test_bits_per_byte_of_kjv():
   assert result == pytest.approx({'unigram': 4.4894, 'bigram': 3.2785, 'trigram': 2.4911}, abs=1e-4)
 
 
-def test_there_are_none_for_synthetic_tasks_and_large_vocabularies():
+def test_synthetic_tasks_and_large_vocabularies_have_no_ngram_baselines():
   assert ngrams.ngram_bits_per_byte(loading.load_splits(DataConfig(task='copy'), 16)) == {}
   tokens = np.arange(257, dtype=np.uint16)
   segments = (Segment('train', 0, 200, 199), Segment('validation', 200, 257, 56))
   assert ngrams.ngram_bits_per_byte(data_of(Corpus(tokens, segments, 257, 'checksum'))) == {}
 
 
-def test_unigram_entropy_is_of_scored_targets_only(tmp_path):
+def test_unigram_entropy_counts_only_scored_targets(tmp_path):
   text = bytes(np.random.default_rng(0).integers(97, 105, 1000, np.uint8))
   (tmp_path / 'text.txt').write_bytes(text)
   loaded = loading.load_splits(DataConfig(task='files', paths=str(tmp_path / 'text.txt'), sequence_length=7), 1)

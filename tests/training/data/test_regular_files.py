@@ -33,7 +33,7 @@ def test_a_path_that_is_not_a_regular_file_is_refused_before_it_is_opened(tmp_pa
 
 @pytest.mark.parametrize('path', ['/dev/stdin', '/dev/fd/0', '/proc/self/fd/0', '/proc/cpuinfo', '/dev/../dev/stdin'])
 def test_a_path_that_depends_on_the_process_is_refused(path):
-  """Also if it leads to a regular file: in a worker it leads to another one."""
+  """Even if it refers to a regular file: in a worker process it refers to a different one."""
   with pytest.raises(ConfigError, match=r'is a different file in each process'):
     b'\n'.join(read_documents(DataConfig(task='files', paths=path)))
 

@@ -63,7 +63,7 @@ def test_scored_targets_are_uniform_and_tokens_are_within_the_vocabulary(task):
 
 
 @pytest.mark.parametrize('task', TASKS)
-def test_a_sequence_is_a_function_of_seed_split_and_number(task):
+def test_a_sequence_is_a_function_of_seed_split_and_index(task):
   def rows(split, seed, numbers):
     return split_of(task, split, seed=seed).batch(np.array(numbers))['targets_BT']
 

@@ -1,4 +1,4 @@
-"""Text with a byte-order mark is decoded, and files that are not text are refused, whatever their names."""
+"""Text with a byte-order mark is decoded, and files that are not text are refused, regardless of their names."""
 
 import io
 import pickle

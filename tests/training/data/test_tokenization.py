@@ -93,7 +93,7 @@ def test_with_a_tokenizer_no_character_is_split(tmp_path, tokenizer):
   assert 0 < max(distances) < 3
 
 
-def test_a_slow_tokenization_is_announced_once(tmp_path, tokenizer, monkeypatch):
+def test_a_slow_tokenization_is_logged_once(tmp_path, tokenizer, monkeypatch):
   warnings = []
   monkeypatch.setattr(tokenization.logging, 'warning', lambda message, *values: warnings.append(message % values))
   monkeypatch.setattr(tokenization, 'LONG', 3000)

@@ -20,7 +20,7 @@ BYTES = {f'<0x{byte:02X}>': byte + 3 for byte in range(256)}
 
 
 def byte_level(add_prefix_space: bool = False, decoder: bool = True, **trainer) -> tokenizers.Tokenizer:
-  """A byte-level BPE as of GPT-2, with a token for every byte."""
+  """A byte-level BPE like that of GPT-2, with a token for every byte."""
   tokenizer = tokenizers.Tokenizer(models.BPE())
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
   if decoder:
@@ -33,7 +33,7 @@ def byte_level(add_prefix_space: bool = False, decoder: bool = True, **trainer) 
 
 
 def sentencepiece(scheme: str = 'first', mark: str = '▁') -> tokenizers.Tokenizer:
-  """A BPE as of Llama: on characters, with `▁` for a space, and byte fallback for unknown characters."""
+  """A BPE like that of Llama: on characters, with `▁` for a space, and byte fallback for unknown characters."""
   vocabulary = {'<unk>': 0, mark: 1, 'e': 2, **BYTES, f'{mark}e': 259, 'n': 260}
   tokenizer = tokenizers.Tokenizer(
     models.BPE(vocabulary, [(mark, 'e')], unk_token='<unk>', fuse_unk=True, byte_fallback=True)
@@ -201,7 +201,7 @@ def test_a_lost_space_is_refused_where_the_first_token_is_scored(load):
     encoder.encode(b' e', False)
 
 
-def test_bytes_of_the_first_token_that_are_unknown_are_not_guessed():
+def test_an_unknown_number_of_bytes_of_the_first_token_is_not_guessed():
   class Contextual:
     """A tokenizer whose decoder restores the text only from all of its tokens."""
 
