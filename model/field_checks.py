@@ -9,7 +9,7 @@ from typing import Any, Literal
 SMALLEST, LARGEST_FLOAT = 2.0**-126, 2.0**128 - 2.0**104  # the normal numbers of float32; smaller ones flush to 0
 NEARLY_1 = 1 - 2.0**-25  # anything above rounds to 1 in float32
 CONTROL = ('Cc', 'Zl', 'Zp')  # Unicode categories: control characters, line and paragraph separators
-SHOWN = 120  # maximum number of characters of a value in a message
+MAX_SHOWN = 120  # maximum number of characters of a value in a message
 
 
 class ConfigError(ValueError):
@@ -33,7 +33,7 @@ def check_types(config: Any, section: str) -> None:
     if typing.get_origin(kind) is Literal:
       names = typing.get_args(kind)
       if not isinstance(value, str) or value not in names:
-        raise ConfigError(f'{section}.{field.name}={_shown(value)}: must be one of {", ".join(names)}')
+        raise ConfigError(f'{section}.{field.name}={_format_value(value)}: must be one of {", ".join(names)}')
       continue
     if kind is float and type(value) is int:
       value = _as_float(value)
@@ -41,10 +41,12 @@ def check_types(config: Any, section: str) -> None:
     if not isinstance(kind, type):
       continue
     if type(value) is not kind:
-      raise ConfigError(f'{section}.{field.name}={_shown(value)}: must be {kind.__name__}, not {type(value).__name__}')
+      raise ConfigError(
+        f'{section}.{field.name}={_format_value(value)}: must be {kind.__name__}, not {type(value).__name__}'
+      )
     reason = _out_of_range(value, is_seed=field.name.endswith('seed'))
     if reason:
-      raise ConfigError(f'{section}.{field.name}={_shown(value)}: {reason}')
+      raise ConfigError(f'{section}.{field.name}={_format_value(value)}: {reason}')
 
 
 def _out_of_range(value: Any, is_seed: bool) -> str:
@@ -68,6 +70,6 @@ def _as_float(value: int) -> float:
     return math.inf
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
   text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else f'{float(10) ** 30:g} or more'
-  return text if len(text) <= SHOWN else f'{text[:SHOWN]}...'
+  return text if len(text) <= MAX_SHOWN else f'{text[:MAX_SHOWN]}...'

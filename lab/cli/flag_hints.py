@@ -70,11 +70,11 @@ def flag_hint(name: str, known: Iterable[str]) -> str:
     return f': {UNNEEDED[plain]}'
   last = plain.rpartition('.')[2]
   by_last = {flag.rpartition('.')[2]: flag for flag in known}
-  meant = [flag for flag in SYNONYMS.get(plain, ()) if flag in known]
-  if len(meant) == len(LEARNING_RATE) and SYNONYMS[plain] is LEARNING_RATE:
-    return _suggest(meant, 'the first for a custom run, the second for all variants of an experiment')
-  if meant:
-    return _suggest(meant[:1], ADVICE.get(plain, ''))
+  suggested = [flag for flag in SYNONYMS.get(plain, ()) if flag in known]
+  if len(suggested) == len(LEARNING_RATE) and SYNONYMS[plain] is LEARNING_RATE:
+    return _suggest(suggested, 'the first for a custom run, the second for all variants of an experiment')
+  if suggested:
+    return _suggest(suggested[:1], ADVICE.get(plain, ''))
   same = [flag for flag in known if flag.rpartition('.')[2] == last]
   if same and plain not in known:
     return _suggest(same, '')

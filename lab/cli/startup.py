@@ -189,15 +189,15 @@ def jax_startup_error(environment: Mapping[str, str]) -> str | None:
   if not suspects:
     return None
   try:
-    answer = subprocess.run(
+    probe = subprocess.run(
       [sys.executable, '-P', '-c', PROBE], env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True,
       text=True, errors='replace', timeout=300,
     )  # fmt: skip
   except subprocess.TimeoutExpired:
     return f'JAX does not start within 300 s with {" ".join(suspects)}'
-  if not answer.returncode:
+  if not probe.returncode:
     return None
-  return f'JAX does not start with {" ".join(suspects)}: {failure_reason(answer)}'
+  return f'JAX does not start with {" ".join(suspects)}: {failure_reason(probe)}'
 
 
 def _is_suspect(name: str, value: str) -> bool:
@@ -206,12 +206,12 @@ def _is_suspect(name: str, value: str) -> bool:
   return bool(value) and name.startswith(PREFIXES) and name not in ALLOWED
 
 
-def failure_reason(ended: subprocess.CompletedProcess[str]) -> str:
+def failure_reason(process: subprocess.CompletedProcess[str]) -> str:
   """Returns why a process that started JAX failed: XLA's message about a flag, otherwise the last error in stderr."""
-  lines = [line.strip() for line in ended.stderr.splitlines() if line.strip() and not line.startswith('---')]
+  lines = [line.strip() for line in process.stderr.splitlines() if line.strip() and not line.startswith('---')]
   fatal = [line.partition('] ')[2] for line in lines if line.startswith('F') and '] ' in line]
   errors = [line for line in lines if line.partition(':')[0].rpartition('.')[2].endswith(('Error', 'Exception'))]
-  message = (fatal or errors or lines or [f'its process exited with code {ended.returncode}'])[-1]
+  message = (fatal or errors or lines or [f'its process exited with code {process.returncode}'])[-1]
   if message == 'AssertionError':  # all that JAX reports for a platform without a plugin
     return 'this machine has no such device, or its JAX plugin is not installed'
   return message

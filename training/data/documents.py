@@ -133,12 +133,12 @@ def check_duplicates(files: Sequence[TextFile]) -> None:
 
 def check_encodings(files: Sequence[TextFile], tokenizer: str) -> None:
   """Raises ConfigError if there is a tokenizer and a file is not valid UTF-8; without a tokenizer, logs a warning."""
-  others = [file for file in files if file.invalid_utf8 is not None]
-  if others and tokenizer:
+  invalid = [file for file in files if file.invalid_utf8 is not None]
+  if invalid and tokenizer:
     raise ConfigError(
-      f'data.tokenizer needs UTF-8, and {others[0].path} is not valid UTF-8 (byte {others[0].invalid_utf8:,}): convert '
-      'it, for example with iconv -f WINDOWS-1252 -t UTF-8, or train on bytes, without a tokenizer'
+      f'data.tokenizer needs UTF-8, and {invalid[0].path} is not valid UTF-8 (byte {invalid[0].invalid_utf8:,}): '
+      'convert it, for example with iconv -f WINDOWS-1252 -t UTF-8, or train on bytes, without a tokenizer'
     )
-  if others:
-    more = f' and {len(others) - 1} other file(s)' if len(others) > 1 else ''
-    logging.warning('%s%s: not valid UTF-8; training on the bytes as they are', others[0].path, more)
+  if invalid:
+    more = f' and {len(invalid) - 1} other file(s)' if len(invalid) > 1 else ''
+    logging.warning('%s%s: not valid UTF-8; training on the bytes as they are', invalid[0].path, more)

@@ -92,9 +92,9 @@ def evaluation_tokens(result: Mapping[str, Any]) -> int | None:
 
 def evaluated_as_configured(result: Mapping[str, Any], tokens: int) -> bool:
   """Whether a result.json was evaluated on the part of the splits that run.final_evaluation_tokens=`tokens` selects."""
-  before = result.get('final_evaluation_tokens', tokens)
+  recorded = result.get('final_evaluation_tokens', tokens)
   evaluated = evaluation_tokens(result)
-  return before == tokens or evaluated is None or (evaluated == 0 and (tokens == 0 or 0 < before < tokens))
+  return recorded == tokens or evaluated is None or (evaluated == 0 and (tokens == 0 or 0 < recorded < tokens))
 
 
 def evenly_spread(count: int, chosen: int) -> np.ndarray:
