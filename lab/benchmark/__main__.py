@@ -1,12 +1,12 @@
 """Measures time and memory of training on this machine.
 
   python -m lab.benchmark                  step time, tokens per second, share of peak FLOP/s, compile time, memory
-  python -m lab.benchmark --peers          the same work in PyTorch (pip install -r requirements-peers.txt)
+  python -m lab.benchmark --peers          comparison with PyTorch (pip install -r requirements-peers.txt)
   python -m lab.benchmark --inspection     overhead of each inspection level
   python -m lab.benchmark --growth         attention by sequence length, compile time by depth
 
-The programs to compare run in alternating trials, so that a machine whose speed drifts slows all of them equally.
-Printed are medians over the trials, and medians of the ratios within each trial.
+The programs to compare run in alternating trials, so that a drift in the speed of the machine affects all of
+them equally. Prints medians over the trials, and medians of the ratios within each trial.
 """
 
 from lab.cli import startup
@@ -32,12 +32,12 @@ BENCHMARKS = {
 FLAGS = flags.FlagValues()
 SELECTED = [flags.DEFINE_bool(name, False, text, flag_values=FLAGS) for name, text in BENCHMARKS.items()]
 TRIALS = flags.DEFINE_integer('turns', 15, 'The number of alternating trials.', lower_bound=3, flag_values=FLAGS)
-STEPS = flags.DEFINE_integer('steps', 5, 'With --inspection: steps in a trial.', lower_bound=1, flag_values=FLAGS)
+STEPS = flags.DEFINE_integer('steps', 5, 'With --inspection: steps per trial.', lower_bound=1, flag_values=FLAGS)
 SIZE = flags.DEFINE_multi_enum(
   'size', ['small', 'medium'], ['small', 'medium'], 'Model sizes to measure.', flag_values=FLAGS
 )
 CORE = flags.DEFINE_integer(
-  'core', None, 'With --inspection or --growth: the only core to use. Default: all cores.', flag_values=FLAGS
+  'core', None, 'With --inspection or --growth: the single core to use. Default: all cores.', flag_values=FLAGS
 )
 
 
@@ -49,7 +49,7 @@ def main(console: Console) -> int:
       'benchmark', f'--{selected[0]} and --{selected[1]} are separate benchmarks: pass one'
     )
   if CORE.value is not None and CORE.value not in host.cores():
-    return command_line.report_error('benchmark', f'--core={CORE.value}: this process may use {host.cores()}')
+    return command_line.report_error('benchmark', f'--core={CORE.value}: this process may use the cores {host.cores()}')
   if selected == ['peers']:
     console.print(peers_table(SIZE.value, TRIALS.value))
   elif selected == ['inspection']:

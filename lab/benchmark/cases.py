@@ -1,13 +1,13 @@
-"""The training steps that several benchmarks measure, at two model sizes."""
+"""The training steps, at two model sizes, that several benchmarks measure."""
 
 from lab.benchmark.trials import Case
 from lab.launch import devices
 from model import ModelConfig
 from training.config import Config, DataConfig, RunConfig
 
-ENVIRONMENT = devices.cpu_environment(several=False)  # that of a run; PyTorch gets the same memory allocator settings
+ENVIRONMENT = devices.cpu_environment(several=False)  # as for a run; PyTorch gets the same memory allocator settings
 SIZES = {
-  'small': Config(  # that of the default experiments
+  'small': Config(  # as in the default experiments
     model=ModelConfig(num_layers=12, d_model=64, num_heads=4, unroll=12), run=RunConfig(steps=300, batch_size=16)
   ),
   'medium': Config(
@@ -26,5 +26,5 @@ def training_case(name: str, config: Config, cores: tuple[int | None, ...] = (No
 
 
 def tokens_per_step(config: Config, cores: tuple[int | None, ...]) -> int:
-  """Tokens in one step of all workers."""
+  """The number of tokens in one step of all workers."""
   return len(cores) * config.run.batch_size * config.data.sequence_length

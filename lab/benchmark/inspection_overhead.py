@@ -9,7 +9,7 @@ from lab.benchmark.cases import SIZES, training_case
 from lab.benchmark.result_table import Row, result_table
 from lab.benchmark.trials import run_trials
 
-# The first is the reference. A logged step (by default 1 in 10) also computes the norms of each parameter.
+# The first level is the reference. A logged step (by default 1 in 10) also computes the norms of each parameter.
 LEVELS: Mapping[str, dict[str, Any]] = {
   'off': {'inspect.level': 'off'},
   'norms, step not logged': {'inspect.level': 'norms', 'run.log_every': 10**9},

@@ -6,7 +6,7 @@ trials.py starts it with a JSON object that describes one task:
   {"attention": "plain", "shape": [16, 256, 8, 32], "core": null}     causal attention, forward and backward
   {"product": 2048, "core": null}                                     a product of float32 matrices of this size
 
-`core` is the only core that the process may use; null: all.
+`core` is the only core that the process may use; null: all cores.
 """
 
 import functools
@@ -33,7 +33,7 @@ KERNELS = {'plain': plain_attention, 'blocked': blocked_attention}
 
 
 def main() -> None:
-  """Serves iterations of the task on the command line."""
+  """Serves iterations of the task that the command line describes."""
   task = json.loads(sys.argv[1])
   pin_to_core(task['core'])  # before JAX counts the cores
   if 'product' not in task:

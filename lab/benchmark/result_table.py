@@ -12,15 +12,15 @@ from lab.cli.tables import new_table
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One result, and what its table cells are computed from.
+  """One row of the table: a result, and the numbers that its cells are computed from.
 
   Attributes:
     result: the measurements.
-    group: heads the first row of a group.
+    group: the name of the group, in its first row; empty in the others.
     reference: the result that its ratios are relative to.
-    parameters: of the model.
-    tokens: in an iteration, of all workers.
-    flops: floating-point operations in an iteration, of all workers.
+    parameters: the parameter count of the model.
+    tokens: the tokens in an iteration of all workers.
+    flops: the floating-point operations in an iteration of all workers.
     peak: the peak FLOP/s of its cores.
   """
 

@@ -1,4 +1,4 @@
-"""How attention scales with the sequence length, and compilation with the number of layers."""
+"""Measures how attention scales with the sequence length, and compilation with the number of layers."""
 
 from rich.table import Table
 
@@ -7,7 +7,7 @@ from lab.benchmark.result_table import Row, result_table
 from lab.benchmark.trials import Case, run_trials
 
 LENGTHS, TOKENS = (256, 512, 1024, 2048, 4096), 4096
-HEADS, HEAD_DIM = 8, 32  # those of `medium`
+HEADS, HEAD_DIM = 8, 32  # as in `medium`
 DEPTHS = (6, 12, 24, 48, 96)
 
 

@@ -1,4 +1,4 @@
-"""A benchmark worker for PyTorch models that do the same work.
+"""A benchmark worker for PyTorch models of the same depth and width as those of BlockLab.
 
 trials.py starts it with a JSON object that describes the model:
 
@@ -57,7 +57,7 @@ def x_transformers(task: dict) -> nn.Module:
 
 
 def main() -> None:
-  """Serves training steps of the model on the command line."""
+  """Serves training steps of the model that the command line describes."""
   task = json.loads(sys.argv[1])
   torch.set_num_threads(pin_to_core(task['core']))
   torch.manual_seed(0)

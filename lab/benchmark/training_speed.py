@@ -1,4 +1,4 @@
-"""Training steps of both sizes on this machine, and the same work in PyTorch."""
+"""Measures training steps of both sizes on this machine, also in PyTorch."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ PEERS = {'PyTorch layers': 'encoder', 'x-transformers': 'x_transformers'}
 
 
 def speed_table(sizes: Sequence[str], trials: int) -> Table:
-  """A run on one core, on all cores, on all cores as devices, and one run on each core, for each size."""
+  """For each size: one run on one core, on all cores, and on all cores as devices, and a run on each core."""
   cores = host.cores()
   one_core, all_cores = (cores[0],), (None,)
   cases = [_product('one core', one_core), _product('all cores', all_cores)]
@@ -50,7 +50,7 @@ def speed_table(sizes: Sequence[str], trials: int) -> Table:
 
 
 def peers_table(sizes: Sequence[str], trials: int) -> Table:
-  """BlockLab and PyTorch, eager and compiled, doing the same work on all cores.
+  """Training steps of BlockLab and PyTorch (eager and compiled) on all cores.
 
   Raises:
     ConfigError: if PyTorch or x-transformers is not installed.

@@ -1,4 +1,4 @@
-"""Alternating trials: the programs to compare run in turn, each in its own processes, so that drift affects all."""
+"""Alternating trials: the programs to compare run in turn, each in its own processes, so drift affects all equally."""
 
 import dataclasses
 import json
@@ -24,8 +24,8 @@ class Case:
     name: its name in the table.
     task: the task of its workers, as JSON; see jax_worker.py and torch_worker.py.
     module: the module that its workers run.
-    cores: for each worker its only core, or None for all cores; several workers run at the same time.
-    environment: added to the environment of its workers.
+    cores: the only core of each worker, or None for all cores; several workers run at the same time.
+    environment: variables to add to the environment of its workers.
   """
 
   name: str
@@ -40,9 +40,9 @@ class Result:
   """The measurements of a case.
 
   Attributes:
-    case: what was measured.
-    facts: what its first worker states about the program: compile time, memory, parameters.
-    seconds: of one iteration, in each trial; of several workers, the slowest counts.
+    case: the case that was measured.
+    facts: the facts that its first worker reports about the program: compile time, memory, parameters.
+    seconds: the duration of one iteration in each trial; that of the slowest if there are several workers.
     peak_bytes: the largest peak memory of a worker.
   """
 
@@ -71,7 +71,7 @@ def run_trials(cases: Sequence[Case], trials: int, iterations: int | None = None
   Args:
     cases: the programs to compare.
     trials: the number of trials; 0 only compiles the programs and runs them twice.
-    iterations: of each case in a trial; None: as many as take MIN_TRIAL_SECONDS.
+    iterations: the iterations of each case in a trial; None: as many as take MIN_TRIAL_SECONDS.
   """
   groups = list[_Workers]()
   try:
@@ -109,14 +109,14 @@ class _Workers:
     self.iterations = iterations or max(1, round(MIN_TRIAL_SECONDS / seconds))
 
   def run(self, iterations: int) -> float:
-    """Has all workers run this many iterations; returns the seconds of one."""
+    """Runs this many iterations in all workers at once; returns the seconds of one iteration."""
     for process in self._processes:
       assert process.stdin is not None
       process.stdin.write(f'{iterations}\n')
     return max(float(self._read_answer(process)) for process in self._processes) / iterations
 
   def finish(self) -> int:
-    """Ends the workers; returns the largest peak memory in bytes."""
+    """Stops the workers; returns the largest peak memory in bytes."""
     for process in self._processes:
       assert process.stdin is not None
       process.stdin.close()
@@ -124,7 +124,7 @@ class _Workers:
 
   def kill(self) -> None:
     for process in self._processes:
-      with process:  # waits for its end, and closes the pipes
+      with process:  # waits until it has exited, and closes the pipes
         process.kill()
 
   def _read_answer(self, process: subprocess.Popen) -> str:
@@ -132,4 +132,4 @@ class _Workers:
     for line in process.stdout:
       if line.startswith(PREFIX):
         return line.removeprefix(PREFIX)
-    raise RuntimeError(f'the worker of {self.case.name} ended with exit code {process.wait()}; its error is above')
+    raise RuntimeError(f'the worker of {self.case.name} exited with code {process.wait()}; its error is above')

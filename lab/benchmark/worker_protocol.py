@@ -1,10 +1,10 @@
-"""The protocol of a benchmark worker: it reads numbers of iterations, and writes how long they took.
+"""The protocol of a benchmark worker: it reads numbers of iterations, and writes the time that they took.
 
-  {"compile_seconds": ...}   once it is ready: a JSON object of facts about what it measures
+  {"compile_seconds": ...}   once it is ready: a JSON object of facts about the program
   0.512                      for each line on stdin, a number of iterations: the seconds they took
   987654321                  when stdin ends: the peak memory of the process in bytes
 
-Each line begins with PREFIX, since libraries may print other lines as Python starts.
+Each line begins with PREFIX, since libraries may print other lines when Python starts.
 
 This file imports only the standard library, so that a PyTorch worker does not load JAX.
 """
@@ -25,8 +25,8 @@ def serve(iterate: Callable[[int], None], facts: dict[str, Any]) -> None:
   """Answers requests until stdin ends. Other output of the process is redirected to stderr.
 
   Args:
-    iterate: runs this many iterations; returns when the device has finished.
-    facts: written first.
+    iterate: a function that runs this many iterations, and returns when the device has finished.
+    facts: the JSON object to write first.
   """
   with os.fdopen(os.dup(1), 'w', buffering=1) as answers:
     os.dup2(2, 1)
@@ -47,7 +47,7 @@ def peak_memory() -> int:
 
 
 def pin_to_core(core: int | None) -> int:
-  """Restricts this process to one core (None: to no core in particular), and returns the number of cores it has."""
+  """Restricts this process to one core, unless `core` is None, and returns the number of cores that it may use."""
   if not hasattr(os, 'sched_setaffinity'):
     return os.cpu_count() or 1
   if core is not None:

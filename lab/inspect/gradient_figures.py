@@ -31,7 +31,7 @@ UNITS = {
   'attention_entropy, loss': 'nats',
 }
 STREAM_LABEL = 'stream gradient\n(nats per unit,\nnorm over tokens)'
-PATHS = {  # the total is drawn first and wider, so that it remains visible below a path that equals it
+PATHS = {  # the total is drawn first and wider, so that it remains visible behind a path that equals it
   'total': {'color': '#B0B0B0', 'lw': 3},
   'skip': {'color': COLOURS[1], 'dashes': (4, 1.5), 'lw': 1.4},
   'branch': {'color': COLOURS[0], 'dashes': (1.2, 1.2), 'lw': 1.4},
@@ -41,7 +41,7 @@ AXIS_FLOOR = 1e-12  # relative to the largest norm: the lowest value that the ax
 
 
 def draw_all(measured: Sequence[GradientSamples]) -> list[CaptionedFigure]:
-  """All figures of these measurements; `norm_by_depth` only for one config at several depths."""
+  """Draws all figures of these measurements; `norm_by_depth` only for one config at several depths."""
   names = {one.model.name for one in measured}
   if len(measured) > 1 and len(names) == 1 and not any(one.model.directory for one in measured):
     return [two_paths(measured), norm_by_layer(measured), norm_by_depth(measured)]
@@ -50,7 +50,7 @@ def draw_all(measured: Sequence[GradientSamples]) -> list[CaptionedFigure]:
 
 @styled
 def two_paths(measured: Sequence[GradientSamples]) -> CaptionedFigure:
-  """The gradient on the skip path, that through the branch, and their sum; below, the cosine between the two."""
+  """The gradient through the skip path, that through the branch, and their sum; below, the cosine between the two."""
   rows = math.ceil(len(measured) / COLUMNS)
   columns = math.ceil(len(measured) / rows)
   figure = new_figure(0.5 + 2.9 * rows)
@@ -93,7 +93,7 @@ def two_paths(measured: Sequence[GradientSamples]) -> CaptionedFigure:
 
 @styled
 def norm_by_layer(measured: Sequence[GradientSamples]) -> CaptionedFigure:
-  """The gradient of the stream, and that of the feed-forward output kernels, by layer."""
+  """The gradients of the residual stream and of the feed-forward output kernels, by layer."""
   figure = new_figure(2.9 + 0.18 * math.ceil(len(measured) / 2))
   left, right = figure.subplots(1, 2)
   colours = _colours(measured)
@@ -157,7 +157,7 @@ def norm_by_depth(measured: Sequence[GradientSamples]) -> CaptionedFigure:
 
 
 def _colours(measured: Sequence[GradientSamples]) -> list[str]:
-  """A colour for each model, that of its variant if an experiment declares it; with a single config, for each depth."""
+  """A colour for each model (that of its variant, if declared by an experiment) or, for a single config, each depth."""
   names = list(dict.fromkeys(one.model.name for one in measured))
   known: dict[str, str] = {}
   for one in measured:

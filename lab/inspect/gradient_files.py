@@ -1,4 +1,4 @@
-"""Output directories of the inspector: one for each set of models, whose files are replaced together."""
+"""Output directories of the inspector: one for each set of models. The files of a directory are replaced together."""
 
 import os
 import shutil
@@ -18,8 +18,8 @@ def directory_name_for_runs(names: Sequence[str], directories: Sequence[Path], s
   """The name of the directory for a comparison of runs: 'baseline+post_norm_step_latest-1f0c9a3e'.
 
   Args:
-    names: of the runs, as shown.
-    directories: of the runs; their checksum distinguishes runs with equal names.
+    names: the displayed names of the runs.
+    directories: the directories of the runs; their checksum distinguishes runs with equal names.
     step: the value of --step.
   """
   models = '+'.join(name.replace('/', '.') for name in names)
@@ -32,7 +32,7 @@ def directory_name_for_config(scale: str, changes: str, configs: Sequence[Config
   Args:
     scale: the name of the config file.
     changes: a name for the changed fields; may be empty.
-    configs: one for each depth.
+    configs: the config at each depth.
   """
   depths = '_'.join(str(config.model.num_layers) for config in configs)
   model = '+'.join(filter(None, (scale, changes)))
@@ -40,11 +40,11 @@ def directory_name_for_config(scale: str, changes: str, configs: Sequence[Config
 
 
 def replace_files(directory: Path, write: Callable[[Path], Sequence[Path]]) -> list[Path]:
-  """Writes files to a temporary directory, moves them to their place, and deletes the files of the previous index.
+  """Writes files to a temporary directory, moves them to the output directory, and deletes those of the last index.
 
   Args:
     directory: the output directory; created if it does not exist. Files that the inspector did not write are kept.
-    write: writes the files to a given directory, the index last, and returns their paths.
+    write: a function that writes the files to a directory, the index last, and returns their paths.
 
   Returns:
     The paths of the files in the output directory.

@@ -15,8 +15,8 @@ from training.metric_names import GRAD_NORM, SUBLAYERS, MetricName
 BAR_WIDTHS = (16, 10, 6, 0)  # characters; the widest that fits the terminal is used
 PATHS = ('skip', 'branch', 'cosine', 'gain')
 EIGHTHS = ' ▏▎▍▌▋▊▉█'
-LOGARITHMIC_FROM = 20  # ratio of largest to smallest value from which bars show logarithms
-OUTPUT_KERNEL = 'feed_forward/down'  # of the feed-forward
+LOGARITHMIC_FROM = 20  # ratio of largest to smallest value above which bars are logarithmic
+OUTPUT_KERNEL = 'feed_forward/down'  # the output kernel of the feed-forward
 LAST_KERNEL = str(MetricName(GRAD_NORM, site=OUTPUT_KERNEL))
 
 
@@ -25,7 +25,7 @@ def by_sublayer(measured: Sequence[GradientSamples], width: int = 100) -> Table:
 
   Args:
     measured: one or two models.
-    width: of the terminal. If it is too narrow, first the bars are shortened, then the two paths are omitted.
+    width: the width of the terminal. If it is too narrow, first the bars are shortened, then the two paths are omitted.
   """
   layouts: list[tuple[int, tuple[str, ...]]] = [(bar, PATHS) for bar in BAR_WIDTHS] + [(0, ('cosine', 'gain'))]
   if len(measured) > 1:
@@ -85,7 +85,7 @@ def _sublayer_cells(
 def _total_cells(
   value: float, half_width: float, low: float, high: float, bar_width: int, names: Sequence[str]
 ) -> list[str]:
-  shows_interval = 'gain' in names  # two models side by side leave no space for it
+  shows_interval = 'gain' in names  # with two models side by side there is no space for it
   total = format_number(value, half_width if shows_interval else None)
   return [total, text_bar(value, low, high, bar_width)] if bar_width else [total]
 
@@ -94,8 +94,8 @@ def by_depth(measured: Sequence[GradientSamples], width: int = 100) -> Table:
   """One row per depth: the gradient at both ends of the stack, and that of the last feed-forward's output kernel.
 
   Args:
-    measured: one for each depth.
-    width: of the terminal. If it is too narrow, the bars are shortened.
+    measured: the measurements, one for each depth.
+    width: the width of the terminal. If it is too narrow, the bars are shortened.
   """
   return _first_that_fits([_by_depth(measured, bar_width) for bar_width in BAR_WIDTHS], width)
 
@@ -142,13 +142,13 @@ def depth_exponent(measured: Sequence[GradientSamples], metric: str = LAST_KERNE
 def format_depth_exponent(measured: Sequence[GradientSamples]) -> str:
   """The exponent of the last feed-forward kernel as text."""
   if len(measured) < 2:
-    return 'an exponent needs several depths'
+    return 'no exponent: it needs several depths'
   slope, half_width = depth_exponent(measured)
   return f'last feed-forward kernel: depth^({slope:+.3f} ± {half_width:.3f})'
 
 
 def format_number(value, half_width=None) -> str:
-  """A number with three significant digits, followed by the half-width of its interval."""
+  """Formats a number with three significant digits, followed by the half-width of its interval."""
   text = f'{value:.3g}' if 1e-3 <= abs(value) < 1e4 or value == 0 else f'{value:.1e}'
   return text if half_width is None or not math.isfinite(half_width) else f'{text} ±{half_width:.1g}'
 

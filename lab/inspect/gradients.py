@@ -1,4 +1,4 @@
-"""Measures gradients of models at chosen training steps, each on several batches, so that intervals can be given."""
+"""Measures gradients of models at selected training steps, on several batches each, to obtain confidence intervals."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ class InspectedModel:
   """A model at one training step.
 
   Attributes:
-    name: as shown in tables and figures.
+    name: its name in tables and figures.
     config: its config.
     step: the training step; 0: the initial parameters.
-    directory: of its run; None: there is no run, and each batch is measured with its own initial parameters, drawn with
-      consecutive seeds.
+    directory: the directory of its run; None if there is no run. Then each batch is measured with its own initial
+      parameters, from consecutive seeds.
   """
 
   name: str
@@ -94,10 +94,10 @@ def measure(inspected: InspectedModel, batches: int) -> GradientSamples:
 
 
 def measure_while_training(inspected: InspectedModel, step: str, batches: int) -> tuple[list[GradientSamples], str]:
-  """Measures a model whose run may still be training, and so deleting older checkpoints.
+  """Measures a model whose run may still be training, and may therefore delete older checkpoints.
 
-  If the checkpoint is deleted meanwhile, --step=latest measures the checkpoint that is then the latest, and --step=all
-  skips it.
+  If the checkpoint is deleted in the meantime, --step=latest measures the new latest checkpoint, and --step=all skips
+  it.
 
   Args:
     inspected: the model to measure.
@@ -105,10 +105,10 @@ def measure_while_training(inspected: InspectedModel, step: str, batches: int) -
     batches: the number of batches.
 
   Returns:
-    The measurement, if there is one, and why the checkpoint was skipped, or ''.
+    The measurement, if any, and the reason if the checkpoint was skipped, otherwise ''.
 
   Raises:
-    ConfigError: if a step was given by its number, or checkpoints are deleted faster than they can be read.
+    ConfigError: if --step is a number and its checkpoint is deleted, or the latest is deleted again and again.
   """
   for _ in range(ATTEMPTS):
     try:
@@ -139,7 +139,7 @@ def _params_by_batch(inspected: InspectedModel, config: Config, count: int) -> I
 
 
 def as_json(values: np.ndarray) -> Any:
-  """Nested lists, with None for non-finite numbers, which JSON lacks."""
+  """Nested lists, with None for non-finite numbers, which JSON cannot represent."""
   nullable = np.asarray(values).astype(object)
   nullable[~np.isfinite(values)] = None
   return nullable.tolist()
@@ -148,8 +148,8 @@ def as_json(values: np.ndarray) -> Any:
 def as_dataframe(measured: Sequence[GradientSamples]) -> pd.DataFrame:
   """One row for each model, step, layer, sublayer and metric, with the mean over the batches and its 95% interval.
 
-  The column `sublayer` also holds names of parameters and heads, as `head_0`. `layer` is missing for parameters outside
-  the blocks, and is the number of layers for the output of the stack.
+  The column `sublayer` also contains names of parameters and heads, such as `head_0`. `layer` is missing for parameters
+  outside the blocks, and is the number of layers for the output of the stack.
   """
   return pd.DataFrame.from_records([row for one in measured for row in _rows(one)])
 

@@ -11,7 +11,7 @@ def select_steps(directory: Path, checkpoints: Sequence[int], step: str) -> list
   """The steps to inspect; 0 stands for the initial parameters.
 
   Args:
-    directory: of the run.
+    directory: the run directory.
     checkpoints: the steps of its checkpoints.
     step: the value of --step: `latest` (which includes the initial parameters), `init`, `all` or a number.
 

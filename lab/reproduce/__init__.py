@@ -1,4 +1,4 @@
 """In: reproductions declared in experiments/.
 
-Out: measured.json, a verdict on each published claim, its figure, and one report of all of them.
+Out: for each published claim its measured values, a verdict and a figure; and one report on all claims.
 """

@@ -13,8 +13,8 @@ CONFIG = {
 }  # fmt: skip
 X = jnp.array([[[2.0, 0.0], [0.0, 1.0]]])  # positions 1 and 2; the article follows position 2
 IDENTITY = [[1.0, 0.0], [0.0, 1.0]]
-AVERAGE = {'value/kernel': IDENTITY, 'output/kernel': IDENTITY}  # queries and keys are 0: uniform attention weights
-THREE_TO_ONE = {  # attention weights of the two heads: position 1 has key 1, position 2 key 0, the queries are +-log 3
+AVERAGE = {'value/kernel': IDENTITY, 'output/kernel': IDENTITY}  # queries and keys are 0: attention is uniform
+THREE_TO_ONE = {  # attention weights 3/4, 1/4 in head 1 and 1/4, 3/4 in head 2: keys are 1 and 0, queries +-log 3
   'query/kernel': [[0.0, 0.0], [math.log(3), -math.log(3)]],
   'key/kernel': [[0.5, 0.5], [0.0, 0.0]],
 }

@@ -1,4 +1,4 @@
-"""Compares measured with expected values, and decides a claim: `reproduced`, `not reproduced` or `inconclusive`."""
+"""Compares measured with expected values, and derives the verdict: reproduced, not reproduced or inconclusive."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Comparison:
   """One expected value and the value measured for it.
 
   Attributes:
-    description: of the quantity.
+    description: the description of the quantity.
     expected: the expected value as text.
     measured: the measured value as text.
     value: the measured value, averaged over the seeds if there are any; None if it is not finite.
@@ -38,7 +38,7 @@ def compare(expected: Expected, measured: Measured) -> Comparison:
 
   A deterministic value is `reproduced` if it lies within the bounds, and `not reproduced` otherwise. For a value over
   seeds, the 95% Student interval of the mean decides: `reproduced` if it lies within the bounds, `not reproduced` if it
-  lies outside them, and `inconclusive` if it crosses one. The verdict on an array is that on its worst element.
+  lies outside them, and `inconclusive` if it contains one. The verdict on an array is that on its worst element.
   """
   values = np.array(measured[expected.quantity], float)  # None becomes NaN
   if not np.isfinite(values).all():

@@ -44,7 +44,7 @@ def reproduce(options: ReproduceOptions, console: Console) -> int:
   """Runs the selected reproductions.
 
   Returns:
-    The exit code: 1 if a reproduction failed or, with --check, changed; 2 if one was refused; 0 otherwise.
+    The exit code: 1 if a reproduction failed or, with --check, changed; 2 if one could not be started; 0 otherwise.
 
   Raises:
     ConfigError: if a reproduction is unknown, or flags contradict each other.
@@ -75,7 +75,7 @@ def reproduce(options: ReproduceOptions, console: Console) -> int:
       code = max(code, 1)
       failed = SaveFailed(error.filename or directory, error) if isinstance(error, OSError) else error
       problems.append(f'{reproduction.name} FAILED: {failed}')
-    except Exception as error:  # whatever an experiment file raises, the other reproductions still run
+    except Exception as error:  # the other reproductions still run after any error in an experiment file
       traceback.print_exc()
       code = max(code, 1)
       problems.append(f'{reproduction.name} FAILED: {type(error).__name__}: {error}')
@@ -94,7 +94,7 @@ def reproduce(options: ReproduceOptions, console: Console) -> int:
 
 
 def find_reproductions() -> tuple[list[Reproduction], list[str]]:
-  """All reproductions, the fastest first, and a line for each file that cannot be used."""
+  """All reproductions, the fastest first, and a message for each file that cannot be used."""
   found, unusable = [], registry.unreadable_files()
   for name in registry.reproduction_names():
     try:
@@ -120,16 +120,16 @@ def print_list(all_reproductions: Sequence[Reproduction], unusable: Sequence[str
 def select(options: ReproduceOptions, all_reproductions: Sequence[Reproduction], folder: Path) -> list[Reproduction]:
   """The reproductions named by --only; by default the fastest ones that together fit the budget.
 
-  --scale=full selects all, --check those that need no training and have committed values, and --from_logs also all
-  that have a record.
+  --scale=full selects all, --check those that need no training and have committed values, and --from_logs additionally
+  all that have a record.
 
   Args:
     options: the flags.
-    all_reproductions: the fastest first.
+    all_reproductions: all reproductions, the fastest first.
     folder: <workdir>/reproduce.
 
   Raises:
-    ConfigError: for an unknown name, naming the nearest one, or if there is no record to redraw.
+    ConfigError: for an unknown name (the message suggests the most similar one), or if there is no record to redraw.
   """
   if options.from_logs and not any(folder.glob('*/measured.json')):
     raise ConfigError(f'{folder} has no results to redraw: run python {NAME} --workdir={folder.parent} first')
@@ -162,7 +162,7 @@ def describe_left_out(
 def load_previous(
   selected: Sequence[Reproduction], all_reproductions: Sequence[Reproduction], folder: Path
 ) -> tuple[list[ReproductionResult], list[str]]:
-  """Earlier results of reproductions that are not selected now, and a line for each record that cannot be used."""
+  """Earlier results of reproductions that are not selected now, and a message for each record that cannot be used."""
   results, problems = [], []
   for one in all_reproductions:
     directory = folder / one.name
@@ -178,7 +178,7 @@ def load_previous(
 def obtain_record(
   options: ReproduceOptions, reproduction: Reproduction, folder: Path, console: Console
 ) -> dict[str, Any]:
-  """The record of a reproduction: measured now (and not written yet) or, with --from_logs, read.
+  """The record of a reproduction: measured now (and not written yet) or, with --from_logs, read from its file.
 
   Raises:
     ConfigError: if a record or run is missing; the message contains the command to run.
@@ -186,7 +186,7 @@ def obtain_record(
   path = folder / reproduction.name / 'measured.json'
   if options.from_logs:
     scale = options.scale
-    with contextlib.suppress(Damaged):  # replaced from the runs, or refused by read_record below
+    with contextlib.suppress(Damaged):  # replaced from the runs, or rejected by read_record below
       scale = (read_json(path) or {}).get('scale', scale)
     if reproduction.measure is None and training_runs.runs_directory(reproduction, scale, folder.parent).exists():
       write_sealed(path, training_runs.measure_runs(reproduction, scale, folder.parent))
@@ -200,7 +200,7 @@ def obtain_record(
 
 
 def check_or_update_expected(options: ReproduceOptions, results: Sequence[ReproductionResult], console: Console) -> int:
-  """With --check, prints what differs from the committed values; with --update_expected, replaces them.
+  """With --check, prints the differences from the committed values; with --update_expected, replaces these.
 
   Returns:
     The exit code: 1 if something differs, 2 if there are no committed values.

@@ -1,4 +1,4 @@
-"""The committed values of each reproduction in experiments/expected, which --check compares new ones with."""
+"""The committed values of each reproduction in experiments/expected, which --check compares new values with."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from training.files import read_json, write_json
 from training.host import machine
 
 FOLDER = PROJECT / 'experiments' / 'expected'
-FLOOR = 1e-5  # smaller differences are rounding, whatever the value
+FLOOR = 1e-5  # smaller differences are due to rounding
 
 
 def expected_path(name: str) -> Path:
@@ -24,7 +24,7 @@ def expected_path(name: str) -> Path:
 
 
 def write_expected(reproduction: Reproduction, comparisons: Sequence[Comparison], date: str) -> Path:
-  """Writes experiments/expected/<name>.json, which `changes` compares later values with."""
+  """Writes experiments/expected/<name>.json, with which `changes` compares later values."""
   values = {
     expected.quantity: {
       'says': comparison.description, 'value': comparison.value, 'tolerance': _tolerance(reproduction, comparison)

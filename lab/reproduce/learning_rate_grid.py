@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # matplotlib takes a second to import
 
 
 def variants_by_rate(settings: Mapping[str, Changes], rates: Sequence[float]) -> dict[str, Changes]:
-  """Every setting at every learning rate, as {'pre_0.001': {..., 'optimizer.learning_rate': 0.001}}."""
+  """Every setting at every learning rate: {'pre_0.001': {..., 'optimizer.learning_rate': 0.001}}."""
   return {
     variant_name(setting, rate): {**changes, 'optimizer.learning_rate': rate}
     for setting, changes in settings.items()
@@ -36,8 +36,8 @@ def variant_name(setting: str, rate: float) -> str:
 def final_losses(found: ExperimentRuns, variant: str) -> np.ndarray:
   """The final loss of a variant by seed, (seeds,), in the unit of the experiment's metric.
 
-  A run that diverged, or ended worse than it started, counts with its loss at the start, and a seed without a finished
-  run as NaN. So neither can improve the mean.
+  A run that diverged or ended worse than it started counts with its initial loss, and a seed without a finished run
+  as NaN, so that neither can improve the mean.
   """
   by_seed = {run.seed: run for run in found.of(variant)}
   return np.array([
@@ -77,9 +77,9 @@ def plot_losses_by_rate(
     rates: the learning rate of each column of `losses`.
     losses: (seeds, rates).
     name: the label of the line.
-    colour: of points and line.
-    marker: of the points.
-    linestyle: of the line.
+    colour: the colour of the points and the line.
+    marker: the marker of the points.
+    linestyle: the style of the line.
   """
   values = np.array(losses, float)
   axes.plot(rates, values.T, marker, color=colour, ms=2.5, mew=0, alpha=0.5)
@@ -88,6 +88,6 @@ def plot_losses_by_rate(
 
 
 def set_rate_ticks(axes: 'Axes', rates: Sequence[float]) -> None:
-  """Puts a tick at each learning rate, and none between."""
+  """Puts a tick at each learning rate, and none in between."""
   axes.set_xticks(rates, [wording.format_compact(rate) for rate in rates])
   axes.minorticks_off()

@@ -22,10 +22,10 @@ def module_with_weights(module: Callable[[ModelConfig], nnx.Module], config: Mod
   Args:
     module: Attention, FeedForward or Block.
     config: the model config.
-    weights: by parameter path, as {'attention/query/kernel': [[1.0]]}; arrays or nested lists.
+    weights: by parameter path, such as {'attention/query/kernel': [[1.0]]}; arrays or nested lists.
 
   Raises:
-    ConfigError: for a path that the module does not have, naming the nearest one.
+    ConfigError: for a path that the module does not have; the message suggests the most similar one.
   """
   definition, state = nnx.split(nnx.eval_shape(lambda: module(config)), nnx.Param)
   shapes = nnx.to_pure_dict(state)
@@ -76,5 +76,5 @@ def residual_streams(config: ModelConfig, blocks: Any, x_BTD: jax.Array) -> jax.
 
 
 def map_params(params: Any, function: Callable[[str, Any], Any]) -> Any:
-  """Replaces each parameter (or its shape) by function(path, parameter), with paths as `attention/query/kernel`."""
+  """Replaces each parameter (or its shape) by function(path, parameter); paths look like `attention/query/kernel`."""
   return jax.tree.map_with_path(lambda path, leaf: function('/'.join(key.key for key in path), leaf), params)

@@ -10,13 +10,13 @@ from lab.reproduce.record import to_json
 
 
 def plotted_data(figure: Figure) -> list[dict[str, Any]]:
-  """For each panel: title and axis labels, and every line, bar, area and image in data coordinates."""
+  """The title, axis labels, lines, bars, areas and images of each panel, in data coordinates."""
   return [_panel_data(axes) for axes in figure.axes]
 
 
 def _panel_data(axes: Axes) -> dict[str, Any]:
   panel: dict[str, Any] = {'title': axes.get_title(), 'x': axes.get_xlabel(), 'y': axes.get_ylabel()}
-  # Labels next to the axes have lines too, in other coordinates.
+  # The lines of labels next to the axes have other coordinates.
   lines = [line for line in axes.lines if line.get_transform() == axes.transData]
   panel['lines'] = [
     {'name': line.get_gid() or line.get_label(), 'x': to_json(line.get_xdata()), 'y': to_json(line.get_ydata())}

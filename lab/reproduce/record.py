@@ -1,4 +1,4 @@
-"""The record of a reproduction, measured.json: what was measured, and with which code, settings and machine."""
+"""The record of a reproduction, measured.json: the measured values with their code, settings and machine."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,7 +60,7 @@ def read_record(path: Path, reproduction: Reproduction) -> dict[str, Any]:
 
 
 def code_note(record: Record) -> str | None:
-  """A note if the record was measured by other code than this checkout; otherwise None."""
+  """A note if the record was measured with different code than this checkout has; otherwise None."""
   others = [made_by for made_by in record.get('made_by', ()) if made_by['digest'] != DIGEST]
   if not others:
     return None

@@ -28,8 +28,8 @@ class ReproductionResult:
   Attributes:
     reproduction: its declaration.
     record: the content of its measured.json.
-    comparisons: one for each expected value.
-    image: its figure as a data URL; empty if it is not drawn yet.
+    comparisons: a comparison for each expected value.
+    image: its figure as a data URL; empty before it is drawn.
   """
 
   reproduction: Reproduction
@@ -77,7 +77,7 @@ def draw(reproduction: Reproduction, record: Record, directory: Path) -> Reprodu
 
 
 def load_drawn(reproduction: Reproduction, record: Record, directory: Path) -> ReproductionResult:
-  """Evaluates a reproduction, with the figure that `draw` has saved; the arguments are those of `draw`."""
+  """Evaluates a reproduction, with the figure that `draw` has saved; takes the same arguments as `draw`."""
   return evaluate(reproduction, record, page.embed(directory / f'{reproduction.name}.svg'))
 
 
@@ -109,7 +109,7 @@ def write_report(results: Sequence[ReproductionResult], notes: Sequence[str], pa
   """Writes the report as a single HTML file.
 
   Args:
-    results: in the order of the report.
+    results: the reproductions, in the order of the report.
     notes: lines on reproductions that failed or cannot be shown.
     path: the file to write.
   """

@@ -1,4 +1,4 @@
-"""Curves over several seeds: a thin line for each seed and a thick one for their mean."""
+"""Curves over several seeds: a thin line for each seed and a thick line for their mean."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # matplotlib takes a second to import
 
 
 def plot_seeds_and_mean(axes: 'Axes', x: Sequence[float] | np.ndarray, values: Any, name: str, colour: str) -> None:
-  """Plots values, (seeds, points), against x; the mean is named in the legend."""
+  """Plots values, (seeds, points), against x; only the mean is in the legend."""
   values = np.array(values, float)
   for seed, row in enumerate(values):
     axes.plot(x, row, color=colour, lw=0.6, alpha=0.35, gid=f'{name}, seed {seed}')

@@ -1,4 +1,4 @@
-"""Reproductions measured in training runs: trains the EXPERIMENT of the same file as train.py would, and reads it."""
+"""Reproductions measured in training runs: trains the EXPERIMENT of the same file as train.py does."""
 
 import dataclasses
 from pathlib import Path
@@ -27,14 +27,14 @@ def train_and_measure(reproduction: Reproduction, scale: str, workdir: Path, con
   """Trains the runs that are not finished yet, and returns the record of all of them.
 
   Args:
-    reproduction: one with `read`; its file declares the experiment.
+    reproduction: a reproduction with `read`; its file also declares the experiment.
     scale: `full` trains at the scale of configs/small.py, in <workdir>/full.
     workdir: the work directory of the experiment's runs.
-    console: prints the progress.
+    console: where to print the progress.
 
   Raises:
     ConfigError: if a run cannot be started, or failed.
-    SystemExit: if training was stopped; run it again to resume.
+    SystemExit: if training was stopped; running the command again resumes it.
   """
   experiment, runs = registry.find_experiment(reproduction.name), _planned(reproduction, scale, workdir)
   code = run_experiment(experiment, runs, launchers.local_launcher(), console, record.command(reproduction.name, scale))
@@ -60,7 +60,7 @@ def _planned(reproduction: Reproduction, scale: str, workdir: Path) -> list[Run]
 
 
 def measure_runs(reproduction: Reproduction, scale: str, workdir: Path) -> dict[str, Any]:
-  """The record of finished runs; the arguments are those of `train_and_measure`.
+  """The record of finished runs; takes the same arguments as `train_and_measure`.
 
   Raises:
     ConfigError: if a run is missing, damaged, or has other settings; the message contains the command to run.

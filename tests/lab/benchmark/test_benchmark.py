@@ -72,7 +72,7 @@ def test_several_workers_run_at_the_same_time(make_case, tmp_path):
 
 
 def test_a_failed_worker_is_named(make_case):
-  with pytest.raises(RuntimeError, match='worker of broken ended with exit code 3'):
+  with pytest.raises(RuntimeError, match='worker of broken exited with code 3'):
     run_trials([make_case('a'), make_case('broken')], trials=3)
 
 
@@ -142,7 +142,7 @@ def test_invalid_flags_are_refused_in_one_line(capsys, monkeypatch):
   assert capsys.readouterr().err == 'benchmark: --peers and --growth are separate benchmarks: pass one\n'
   command.FLAGS(['benchmark', '--nopeers', '--growth', '--core=999999'])
   assert command.main(Console()) == 2
-  assert capsys.readouterr().err.startswith('benchmark: --core=999999: this process may use [')
+  assert capsys.readouterr().err.startswith('benchmark: --core=999999: this process may use the cores [')
   monkeypatch.setattr('importlib.util.find_spec', lambda library: None)
   command.FLAGS(['benchmark', '--peers', '--nogrowth', '--core=0'])
   monkeypatch.setattr('training.host.cores', lambda: [0])

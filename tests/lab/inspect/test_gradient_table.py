@@ -100,4 +100,4 @@ def test_table_of_depths():
   text = printed(gradient_table.by_depth([fake_gradients.measured(layers) for layers in (4, 8)]))
   assert 'depth^(' in text
   assert 'Frobenius norm of the gradient' in ' '.join(text.split())
-  assert 'an exponent needs several depths' in printed(gradient_table.by_depth([fake_gradients.measured(4)]))
+  assert 'no exponent: it needs several depths' in printed(gradient_table.by_depth([fake_gradients.measured(4)]))
