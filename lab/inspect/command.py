@@ -14,7 +14,7 @@ from lab.core.names import name_from_changes
 from lab.figures import figure_style
 from lab.figures.training_figures import over_training
 from lab.inspect import gradient_figures, gradient_files, gradient_table
-from lab.inspect.gradients import GradientSamples, InspectedModel, as_dataframe, as_json, measure_while_training
+from lab.inspect.gradients import GradientSamples, InspectedModel, as_dataframe, as_json, measure_with_retries
 from lab.inspect.run_steps import select_steps
 from training.code_version import PROJECT
 from training.config import ConfigError
@@ -64,7 +64,7 @@ def inspect(options: InspectOptions, console: Console) -> int:
   with console.status('') as status:
     for number, model in enumerate(models, 1):
       status.update(Text(f'{model.name}, step {model.step} ({number} of {len(models)})'))
-      samples, skipped = measure_while_training(model, options.step or 'latest', options.batches)
+      samples, skipped = measure_with_retries(model, options.step or 'latest', options.batches)
       measured += samples
       if skipped:
         console.print(f'skipped: {skipped}', soft_wrap=True)

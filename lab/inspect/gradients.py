@@ -93,7 +93,7 @@ def measure(inspected: InspectedModel, batches: int) -> GradientSamples:
   return GradientSamples(inspected, {name: np.stack([sample[name] for sample in samples]) for name in samples[0]})
 
 
-def measure_while_training(inspected: InspectedModel, step: str, batches: int) -> tuple[list[GradientSamples], str]:
+def measure_with_retries(inspected: InspectedModel, step: str, batches: int) -> tuple[list[GradientSamples], str]:
   """Measures a model whose run may still be training, and may therefore delete older checkpoints.
 
   If the checkpoint is deleted in the meantime, --step=latest measures the new latest checkpoint, and --step=all skips

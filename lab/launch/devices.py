@@ -82,12 +82,12 @@ def worker_slots(
   """
   detected = detect_devices()
   platform, devices = detected.platform, detected.count
-  named = math.ceil(mesh.required_devices / group.count)
+  required = math.ceil(mesh.required_devices / group.count)
   if platform == 'gpu' and group.local_index is not None:  # Slurm may show each process its own GPU, or all of them
     gpus = visible_devices('CUDA_VISIBLE_DEVICES', devices)
     return [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': gpus[group.local_index % len(gpus)]})]
   if platform == 'gpu' and whole_machine:
-    count = devices if mesh.data == -1 else min(named, devices)
+    count = devices if mesh.data == -1 else min(required, devices)
     gpus = visible_devices('CUDA_VISIBLE_DEVICES', devices)[:count]
     return [WorkerSlot(None, {'CUDA_VISIBLE_DEVICES': ','.join(gpus)}, count)]
   if platform == 'gpu':
@@ -104,8 +104,8 @@ def worker_slots(
   usable = cores()
   environment = cpu_environment(several=max(mesh.required_devices, devices, group.count) > 1)
   environment['NPROC'] = str(len(usable) if whole_machine else 1)  # XLA's thread count; XLA ignores CPU quotas
-  if whole_machine and named > devices:
-    return [WorkerSlot(None, {**environment, 'JAX_NUM_CPU_DEVICES': str(named)}, named)]
+  if whole_machine and required > devices:
+    return [WorkerSlot(None, {**environment, 'JAX_NUM_CPU_DEVICES': str(required)}, required)]
   if whole_machine:
     return [WorkerSlot(None, environment, devices)]
   return [WorkerSlot(usable[k % len(usable)], environment, devices) for k in range(workers or len(usable))]
@@ -130,9 +130,9 @@ def cpu_environment(several: bool) -> dict[str, str]:
 
 def simulated_cpu_devices() -> tuple[int, str]:
   """The number of simulated CPU devices that the environment requests, and the setting that does so; else (1, '')."""
-  named = os.environ.get('JAX_NUM_CPU_DEVICES', '')
-  if named.isdecimal() and int(named):
-    return int(named), f'JAX_NUM_CPU_DEVICES={named}'
+  count = os.environ.get('JAX_NUM_CPU_DEVICES', '')
+  if count.isdecimal() and int(count):
+    return int(count), f'JAX_NUM_CPU_DEVICES={count}'
   forced = re.findall(r'--xla_force_host_platform_device_count=(\d+)', os.environ.get('XLA_FLAGS', ''))
   return (int(forced[-1]), f'XLA_FLAGS={os.environ["XLA_FLAGS"]}') if forced else (1, '')
 

@@ -37,7 +37,7 @@ def place_workers(
   with device_locks.reserve(kind, names, counts) as reservations:
     own_level = device_locks.level_without_others(sum(counts), len(names))
     moved = [
-      _moved(slot, kind, reservation.names, shared=reservation.level > own_level)
+      _move(slot, kind, reservation.names, shared=reservation.level > own_level)
       for slot, reservation in zip(slots, reservations, strict=True)
     ]
     yield moved, any(reservation.level > own_level for reservation in reservations)
@@ -51,7 +51,7 @@ def _device_kind(slots: Sequence[WorkerSlot]) -> str:
   return next((kind for kind, variable in devices.VARIABLES.items() if variable in named), '')
 
 
-def _moved(slot: WorkerSlot, kind: str, names: Sequence[str], shared: bool) -> WorkerSlot:
+def _move(slot: WorkerSlot, kind: str, names: Sequence[str], shared: bool) -> WorkerSlot:
   if kind == 'core':
     return slot._replace(core=int(names[0]))
   environment = slot.environment | {devices.VARIABLES[kind]: ','.join(names)}

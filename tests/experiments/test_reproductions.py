@@ -68,7 +68,7 @@ def test_every_reproduction_without_training_has_committed_values():
 
 
 @pytest.mark.parametrize('name', COMMITTED)
-def test_committed_values_are_those_declared(name):
+def test_committed_values_match_the_declared_ones(name):
   reproduction = registry.find_reproduction(name)
   committed = read_json(expected_values.expected_path(name))
   assert set(committed['values']) == {expected.quantity for expected in reproduction.expected}
@@ -147,12 +147,12 @@ def test_no_warm_up_costs_one_placement(tmp_path):
   assert comparisons['pre_cost'].value == pytest.approx(0, abs=0.05)
 
 
-def test_sensitivity_counts_a_diverged_run_with_its_loss_at_the_start(tmp_path):
+def test_sensitivity_counts_a_diverged_run_with_its_initial_loss(tmp_path):
   module = importlib.import_module('experiments.lr_sensitivity')
   levels = {variant_name(name, rate): 3.0 for name in module.SETTINGS for rate in module.RATES}
   statuses = {(variant_name('post', 0.3), seed): 'diverged' for seed in range(5)}
   comparisons = read_fake('lr_sensitivity', tmp_path, levels, statuses=statuses)
-  # The diverged rate counts with the start of the fake curves, about 6.5; the six others end at about 3.
+  # The diverged rate counts with the initial loss of the fake curves, about 6.5; the six others end at about 3.
   assert comparisons['post'].value == pytest.approx(3.5 / 7, abs=0.03)
   assert comparisons['qk_norm'].value == pytest.approx(0, abs=0.02)
 

@@ -1,4 +1,4 @@
-"""An invalid file in experiments/ affects nothing else."""
+"""An invalid file in experiments/ affects no other experiment."""
 
 import importlib.util
 import shutil
@@ -12,7 +12,7 @@ from training.config import ConfigError
 
 HEAD = 'from lab.core.experiment import Experiment, Grid\n'
 GOOD = "EXPERIMENT = Experiment(question='Why?', variants={'a': {}, 'b': {'model.num_layers': 3}}"
-BROKEN = {  # content, and a part of the message
+BROKEN = {  # file name: (content, part of the message)
   'syntax.py': ('x = 1\nEXPERIMENT = Experiment(\n', 'syntax.py, line 2: not valid Python: '),
   'nulls.py': ('EXPERIMENT = 1\0\n', 'nulls.py: not valid Python: '),
   'binary.py': (b'\0\5\26\7\xff\xfe', 'binary.py'),

@@ -33,22 +33,22 @@ def test_a_later_source_overrides_an_earlier_one(tmp_path):
   flags = {'model.d_model': 48, 'optimizer.learning_rate': 1e-3, 'data.seed': 5}
   baseline, _, fast = plan.plan_runs(dataclasses.replace(EXPERIMENT, seeds=(1,)), scale, flags, tmp_path)
   assert baseline.config.model.num_heads == 2  # from the scale file
-  assert baseline.config.model.num_layers == 3  # the base over the scale
-  assert baseline.config.model.d_model == 48  # a flag over the base
+  assert baseline.config.model.num_layers == 3  # the base overrides the scale file
+  assert baseline.config.model.d_model == 48  # a flag overrides the base
   assert baseline.config.optimizer.learning_rate == 1e-3
-  assert fast.config.optimizer.learning_rate == 1e-2  # the variant over a flag
+  assert fast.config.optimizer.learning_rate == 1e-2  # the variant overrides a flag
   assert (baseline.config.run.init_seed, baseline.config.data.seed) == (1, 5)  # a flag may set one of the two seeds
 
 
-def test_identical_variants_are_rejected(tmp_path):
+def test_variants_with_the_same_config_are_rejected(tmp_path):
   with pytest.raises(ConfigError, match='trial/fast/seed_0 is the same as trial/baseline/seed_0'):
     plan.plan_runs(EXPERIMENT, Config(), {'optimizer.learning_rate': 1e-2}, tmp_path)
 
 
-def test_identical_seeds_are_rejected(tmp_path):
+def test_seeds_with_the_same_config_are_rejected(tmp_path):
   with pytest.raises(ConfigError, match='trial/baseline/seed_7 is the same as trial/baseline/seed_0'):
     plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3, 'data.seed': 3}, tmp_path)
-  assert len(plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3}, tmp_path)) == 6  # the order still differs
+  assert len(plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3}, tmp_path)) == 6  # the data order still differs
 
 
 def test_the_message_for_an_invalid_config_names_the_variant(tmp_path):

@@ -42,7 +42,7 @@ def test_a_removed_experiment_names_its_replacement():
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_an_experiment_has_a_question_and_its_docstring_the_command(name):
+def test_an_experiment_has_a_question_and_documents_its_command(name):
   experiment = registry.find_experiment(name)
   assert experiment.name == name
   assert experiment.question.endswith('?')

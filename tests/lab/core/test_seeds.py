@@ -5,7 +5,7 @@ from training.config import ConfigError
 
 
 @pytest.mark.parametrize(
-  ('text', 'meant'),
+  ('text', 'expected'),
   [
     ('0', [0]),
     ('0-4', [0, 1, 2, 3, 4]),
@@ -15,13 +15,13 @@ from training.config import ConfigError
     (' 0 , 2', [0, 2]),
   ],
 )
-def test_seeds_and_ranges_of_seeds(text, meant):
-  assert seeds.parse_seeds(text.split(',')) == meant
+def test_seeds_and_ranges_of_seeds(text, expected):
+  assert seeds.parse_seeds(text.split(',')) == expected
 
 
 @pytest.mark.parametrize(
   'text', ['-1', 'one', '4-0', '0-', '-', '0--4', '0-1-2', '', '0,', '1.5', '0-4000000000', '\u0663']
 )
-def test_an_invalid_seed_is_refused(text):
+def test_an_invalid_seed_is_rejected(text):
   with pytest.raises(ConfigError, match=r'^--seeds='):
     seeds.parse_seeds(text.split(','))

@@ -58,7 +58,7 @@ def fake_measure(inspected, batches):
 
 def inspected_steps(run, monkeypatch, step: int, option: str):
   monkeypatch.setattr(gradients, 'measure', fake_measure)
-  found, skipped = gradients.measure_while_training(InspectedModel('it', CONFIG, step, run), option, 2)
+  found, skipped = gradients.measure_with_retries(InspectedModel('it', CONFIG, step, run), option, 2)
   return [one.model.step for one in found], skipped
 
 
@@ -89,7 +89,7 @@ def test_checkpoints_deleted_repeatedly_are_an_error(run, monkeypatch):
 
   monkeypatch.setattr(gradients, 'measure', deleted)
   with pytest.raises(ConfigError, match='deleted faster than they can be read'):
-    gradients.measure_while_training(InspectedModel('it', CONFIG, 36, run), 'latest', 2)
+    gradients.measure_with_retries(InspectedModel('it', CONFIG, 36, run), 'latest', 2)
 
 
 def test_a_damaged_checkpoint_is_not_reported_as_deleted(run, monkeypatch):

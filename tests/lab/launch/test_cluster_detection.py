@@ -43,7 +43,7 @@ def detect_with(monkeypatch, environment):
 
 
 def test_the_private_classes_are_those_of_this_version_of_jax():
-  """A newer JAX: read jax/_src/clusters again, then name its version here and in lab/launch/cluster_detection.py."""
+  """For a newer JAX: check jax/_src/clusters, then update the version here and in lab/launch/cluster_detection.py."""
   assert jax.__version__ == '0.10.2'
   assert jax.__version__ in cluster_detection.__doc__
   assert {env.name for env in ClusterEnv._cluster_types} >= {'ompi', 'slurm', 'gcetpu', 'gketpu'}
@@ -82,13 +82,13 @@ def test_a_command_that_was_started_once_is_a_single_process(environment, monkey
   assert detect_with(monkeypatch, environment) is None
 
 
-def test_the_number_of_tasks_in_the_step_counts(monkeypatch):
-  """The job has four tasks, the step three: the variables of the job may be kept by a launcher."""
+def test_the_process_count_is_the_number_of_tasks_in_the_step(monkeypatch):
+  """The job has four tasks and the step three; a launcher may pass on the variables of the job."""
   assert detect_with(monkeypatch, STEP | {'SLURM_NTASKS': '4'}).count == 3
 
 
 def test_variables_inherited_from_another_step_are_ignored(monkeypatch):
-  """As in tmux, whose server was started in the step but is no longer a descendant of its task."""
+  """This happens in tmux, whose server was started in the step but is no longer a descendant of its task."""
   monkeypatch.setattr(cluster_detection, '_in_host_pid_namespace', lambda: True)
   with subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as other:
     stale = STEP | {'SLURM_TASK_PID': str(other.pid)}

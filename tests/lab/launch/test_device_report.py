@@ -1,4 +1,4 @@
-"""The lines that name the devices of the workers, and an accelerator that is not used."""
+"""The description of the devices of the workers, and of an accelerator that JAX does not use."""
 
 import dataclasses
 import importlib.metadata
@@ -58,7 +58,7 @@ def test_the_devices_are_described(detected, slots, shared, group, line, monkeyp
 def test_an_accelerator_is_found_by_its_driver(tmp_path, monkeypatch):
   monkeypatch.setenv('PATH', str(tmp_path))
   assert device_report.find_accelerator(tmp_path) == ('', '')
-  (tmp_path / 'nvidiactl').touch()  # of the driver, without a GPU
+  (tmp_path / 'nvidiactl').touch()  # belongs to the driver, and exists without a GPU
   assert device_report.find_accelerator(tmp_path) == ('', '')
   for name, accelerator in (('accel0', 'a TPU'), ('kfd', 'an AMD GPU'), ('nvidia0', 'an NVIDIA GPU')):
     (tmp_path / name).touch()

@@ -69,7 +69,7 @@ def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
   two_per_gpu = [slot.environment for slot in worker_slots(7, whole_machine=False)]
   assert [environment['CUDA_VISIBLE_DEVICES'] for environment in two_per_gpu] == [*'0123012']
   assert {environment['XLA_PYTHON_CLIENT_MEM_FRACTION'] for environment in two_per_gpu} == {'0.45'}
-  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '2,3,6,7')  # a scheduler's choice
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '2,3,6,7')  # set by a scheduler
   gpus = [slot.environment['CUDA_VISIBLE_DEVICES'] for slot in worker_slots(0, whole_machine=False)]
   assert gpus == ['2', '3', '6', '7']
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0')  # srun --gpus-per-task=1: each task sees its own as the first
@@ -80,7 +80,7 @@ def test_on_a_gpu_host_each_worker_has_a_gpu(monkeypatch):
 def test_on_a_tpu_host_each_worker_has_a_chip(monkeypatch):
   monkeypatch.delenv('TPU_VISIBLE_CHIPS', raising=False)
   detect(monkeypatch, 'tpu', 4)
-  for workers, chips in ((0, '0123'), (2, '01'), (9, '0123')):  # a chip serves one process alone
+  for workers, chips in ((0, '0123'), (2, '01'), (9, '0123')):  # a chip can be used by only one process
     environments = [slot.environment for slot in worker_slots(workers, whole_machine=False)]
     assert [environment['TPU_VISIBLE_CHIPS'] for environment in environments] == [*chips]
     assert {environment['TPU_CHIPS_PER_PROCESS_BOUNDS'] for environment in environments} == {'1,1,1'}
@@ -112,13 +112,13 @@ def test_device_detection_has_a_timeout(monkeypatch):
   monkeypatch.setattr(devices, 'has_accelerator_plugin', lambda: True)
   monkeypatch.setattr(devices, 'DETECTION_SCRIPT', 'import time; time.sleep(60)')
   monkeypatch.setattr(devices, 'DETECTION_TIMEOUT', 0.1)
-  monkeypatch.setenv('BLOCKLAB_TRIAL', 'never')  # another environment than any whose devices are cached
+  monkeypatch.setenv('BLOCKLAB_TRIAL', 'never')  # an environment whose devices are not cached
   with pytest.raises(ConfigError, match='JAX did not find its devices within'):
     devices.detect_devices()
 
 
-def test_output_of_the_site_is_not_taken_for_the_detected_devices(monkeypatch, tmp_path):
-  """A site may print anything when Python starts and exits."""
+def test_output_of_sitecustomize_is_not_mistaken_for_the_detected_devices(monkeypatch, tmp_path):
+  """It may print anything when Python starts and exits."""
   (tmp_path / 'sitecustomize.py').write_text(
     "import atexit\nprint('welcome gpu 9', end='')\natexit.register(print, 'bye 7')\n"
   )

@@ -1,4 +1,4 @@
-"""What a worker does when its command is killed."""
+"""A worker stops when its command is killed."""
 
 import os
 import subprocess
@@ -54,15 +54,15 @@ def test_a_worker_saves_and_exits_when_its_command_is_killed(does, within, saved
     assert command.stdout.readline() == 'ready\n'
     command.kill()
     started = time.monotonic()
-    output = command.stdout.read()  # ends with the worker
+    output = command.stdout.read()  # ends when the worker exits
     assert time.monotonic() - started < within
     assert output == ('saved\n' if saved else '')
     assert 'the command that started this worker has exited' in command.stderr.read()
 
 
-def test_a_worker_exits_at_once_if_its_command_is_gone_when_it_starts():
-  gone = subprocess.Popen([sys.executable, '-c', ''])
-  gone.wait()
+def test_a_worker_exits_at_once_if_its_command_has_exited_when_it_starts():
+  exited = subprocess.Popen([sys.executable, '-c', ''])
+  exited.wait()
   program = WORKER.format(before='', does='time.sleep(60)')
-  ended = subprocess.run([sys.executable, '-c', program, str(gone.pid)], cwd=PROJECT, timeout=30, capture_output=True)
+  ended = subprocess.run([sys.executable, '-c', program, str(exited.pid)], cwd=PROJECT, timeout=30, capture_output=True)
   assert ended.returncode == os.EX_TEMPFAIL

@@ -1,4 +1,4 @@
-"""Which cores and GPUs workers use while other commands run. The other command is a process of the test."""
+"""The cores and GPUs that workers use while other commands run. The test starts the other command as a process."""
 
 import fcntl
 import os
@@ -65,7 +65,7 @@ def test_a_command_uses_the_cores_that_no_other_command_uses(other):
   assert cores_of(1) == ([2], True)
   other(1)
   assert cores_of(1) == ([3], True)  # the least loaded, since core 2 has two workers now
-  first.kill()  # which releases its locks
+  first.kill()  # releases its locks
   first.wait()
   assert cores_of(1) == ([2], False)
 

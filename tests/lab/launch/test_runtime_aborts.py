@@ -28,7 +28,7 @@ AGAIN = 'run the same commands again to resume from the last checkpoint'
 
 
 def test_the_messages_are_those_of_this_version_of_jaxlib():
-  """A newer jaxlib: kill a process in tests/training/test_many_processes.py, read its log, then name the version."""
+  """For a newer jaxlib: kill a process in tests/training/test_many_processes.py, check its log, update the version."""
   assert jax.__version__ == jaxlib.__version__ == '0.10.2'
   assert jaxlib.__version__ in runtime_aborts.__doc__
 

@@ -149,7 +149,7 @@ SLURM = {
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-  """Fake Slurm commands: the file `queue` is what squeue prints, `script` is what was submitted last."""
+  """Fake Slurm commands: the file `queue` contains the output of squeue, `script` the last submitted script."""
   folder = tmp_path / 'slurm'
   folder.mkdir()
   (folder / 'queue').touch()
@@ -195,7 +195,7 @@ def jobs(monkeypatch):
   """Submits runs to processes on this machine; returns the list of their jobs."""
   submitted = []
 
-  class Here(submitit.LocalExecutor):
+  class RecordingExecutor(submitit.LocalExecutor):
     def map_array(self, task, runs):
       self.update_parameters(timeout_min=5)
       submitted.extend(super().map_array(task, runs))
@@ -203,13 +203,13 @@ def jobs(monkeypatch):
 
   monkeypatch.setenv('PYTHONPATH', str(worker_pool.PROJECT))
   monkeypatch.setattr(slurm, '_queued_jobs', set)
-  monkeypatch.setattr(submitit_executor, 'create_executor', lambda resources, folder, name: Here(folder))
+  monkeypatch.setattr(submitit_executor, 'create_executor', lambda resources, folder, name: RecordingExecutor(folder))
   return submitted
 
 
 @pytest.mark.slow
 def test_a_requeued_run_resumes(tmp_path, jobs):
-  """That its numbers are those of an uninterrupted run is tested in tests/test_stopped.py."""
+  """tests/test_stopped.py checks that its numbers are those of an uninterrupted run."""
   (run,) = planned(tmp_path, only={})
   assert slurm.submit(REQUEST, [run], Console(quiet=True)) == 0
   (job,) = jobs

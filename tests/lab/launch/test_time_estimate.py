@@ -1,4 +1,4 @@
-"""Time estimates, compared with numbers worked out by hand."""
+"""Time estimates, compared with numbers computed by hand."""
 
 import io
 
@@ -31,9 +31,9 @@ def cpu(monkeypatch):
   monkeypatch.setattr(devices, 'detect_devices', lambda: DetectedDevices('cpu', 1, '', ''))
 
 
-def planned(place, **variants):
+def planned(workdir, **variants):
   experiment = Experiment(name='trial', question='?', variants=variants, seeds=(0, 1))
-  return plan.plan_runs(experiment, CONFIG, {}, place)
+  return plan.plan_runs(experiment, CONFIG, {}, workdir)
 
 
 def test_training_validation_curve_and_final_evaluation_are_counted():

@@ -125,7 +125,7 @@ def test_if_no_worker_can_be_started_the_error_names_the_limit(tmp_path, stub, m
     execute(runs_of(tmp_path, 'a', 'b'), [WorkerSlot(None, {})] * 2)
 
 
-def test_a_worker_without_reports_for_long_gives_a_warning(tmp_path, stub, monkeypatch):
+def test_a_worker_that_reports_nothing_for_long_causes_a_warning(tmp_path, stub, monkeypatch):
   monkeypatch.setattr(worker_pool, 'SILENCE', 0.1)
   output = execute(runs_of(tmp_path, 'slow'), [WorkerSlot(None, {})])[1]
   assert (
@@ -139,7 +139,7 @@ def test_a_worker_that_does_not_exit_is_killed(tmp_path, stub, monkeypatch):
   started = time.monotonic()
   assert execute(runs_of(tmp_path, 'lingers'), [WorkerSlot(None, {})])[0] == []
   assert time.monotonic() - started < 30
-  gc.collect()  # which warns about a process that nobody has waited for
+  gc.collect()  # warns about a process that was not waited for
 
 
 def test_moving_the_workdir_stops_the_pool_and_recreates_nothing(tmp_path, stub):
@@ -242,10 +242,7 @@ def test_four_workers_use_four_different_devices(tmp_path, stub, monkeypatch, pl
 
 @pytest.mark.slow
 def test_the_numbers_do_not_depend_on_the_workers(tmp_path):
-  """Nor on the runs before: the second run of a worker equals a first one, and a run that diverges affects no other.
-
-  The results of different seeds differ.
-  """
+  """Nor on the earlier runs of a worker, even if one diverges. The results of different seeds differ."""
   tiny = {
     'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 16, 'run.steps': 6,
     'run.batch_size': 2, 'run.evaluations': 2, 'run.evaluation_batches': 2, 'optimizer.warmup_steps': 2,
