@@ -1,11 +1,10 @@
 """Every module, function, field and file that the documentation names exists."""
 
-import functools
-import importlib
 import re
 from pathlib import Path
 
 import pytest
+from documented_names import resolves
 
 from training.config import known_paths
 
@@ -16,18 +15,6 @@ FOLDERS = '(?:model|training|lab|configs|experiments|docs|tests)'
 NAME = re.compile(rf'`({FOLDERS}(?:\.\w+)+)(?:\([^`]*\))?`')
 FILE = re.compile(rf'`({FOLDERS}/[\w./]*)`')
 NAME_IN_FILE = re.compile(rf'`(\w+)` (?:in |\()`({FOLDERS}/[\w./]+\.py)`')
-
-
-def resolves(name: str) -> bool:
-  """Whether `package.module.attribute` can be imported."""
-  parts = name.split('.')
-  for length in range(len(parts), 0, -1):
-    try:
-      module = importlib.import_module('.'.join(parts[:length]))
-    except ModuleNotFoundError:
-      continue
-    return functools.reduce(lambda value, part: getattr(value, part, None), parts[length:], module) is not None
-  return False
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)

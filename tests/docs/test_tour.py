@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_names import resolves
+from documented_names import resolves
 
 PROJECT = Path(__file__).parents[2]
 NOTEBOOK = json.loads((PROJECT / 'docs' / 'tour.ipynb').read_text('utf8'))
