@@ -43,6 +43,7 @@ def test_it_measures_the_same_as_a_training_step():
   np.testing.assert_allclose(found['grad_norm/attention/query'], query, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_squares_over_positions_sum_to_the_whole():
   separate, summed = inspected(by_position=True), inspected()
   assert (separate['total'].shape, separate['output'].shape) == ((2, 2, 8), (8,))
@@ -50,6 +51,7 @@ def test_squares_over_positions_sum_to_the_whole():
     np.testing.assert_allclose(np.sqrt((separate[name] ** 2).sum(-1)), summed[name], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_batch_and_sequence_gradient_norms_by_hand():
   """One gradient per sequence: the norm of their mean, and the root mean square of their norms."""
   batch, params = batch_of(1) | {'weights_BT': np.ones((8, 8), np.float32)}, random_params(CONFIG)

@@ -33,7 +33,10 @@ from training.run_files.metrics_log import MetricsLog
 pytestmark = pytest.mark.usefixtures('quick_programs', 'in_folder')
 
 
-@pytest.mark.parametrize(('step', 'resumed_at'), [(1, None), (15, 12), (30, 24), (40, 36)])
+@pytest.mark.parametrize(
+  ('step', 'resumed_at'),
+  [(1, None), (30, 24), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((15, 12), (40, 36)))],
+)
 def test_a_stopped_run_resumes_to_the_bit(finished, tmp_path, step, resumed_at):
   with pytest.raises(Stop):
     train(tmp_path, report=stop_at(step))
@@ -66,7 +69,9 @@ def test_a_run_can_be_killed_in_validation_evaluation_and_saving(finished, tmp_p
   assert_same_run(tmp_path, finished[0])
 
 
-@pytest.mark.parametrize('step', [1, 17, 20, 24, 40])  # 20 has an evaluation, 24 a checkpoint, 40 is the last
+@pytest.mark.parametrize(
+  'step', [20, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 17, 24, 40))]
+)  # 20 has an evaluation, 24 a checkpoint, 40 is the last
 def test_a_run_that_is_asked_to_stop_saves_its_step(finished, tmp_path, step):
   earlier = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
   calls: list[int] = []

@@ -29,6 +29,7 @@ def assert_same_measures(one, other):
       np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_accumulation_gives_the_metrics_of_the_whole_batch():
   batch = batch_of(1)
   batch['weights_BT'][1] = 0  # the parts have different numbers of scored tokens

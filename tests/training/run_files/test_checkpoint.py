@@ -20,7 +20,7 @@ from training.run_files import checkpoint
 from training.run_files.checkpoint import Checkpoints, load_checkpoint, steps_in
 
 
-@pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', 'muon'])
+@pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', pytest.param('muon', marks=pytest.mark.slow)])
 def test_a_state_round_trips_to_the_bit(tmp_path, name):
   state = state_of(CONFIG.replace({'optimizer.name': name}), step=7)
   folder = tmp_path / 'runs of mine' / 'checkpoints'  # a space, and folders that do not exist yet
@@ -54,6 +54,7 @@ with Checkpoints(Path(sys.argv[2]), keep=1) as checkpoints:
 """
 
 
+@pytest.mark.slow
 def test_checkpoints_work_on_a_file_system_without_locks(tmp_path):
   project, tests = Path(checkpoint.__file__).parents[2], Path(__file__).parents[1]
   ended = subprocess.run(
