@@ -95,7 +95,7 @@ def draw(measured: Measured) -> Figure:
 
 
 REPRODUCTION = Reproduction(
-  claim='Attention without skips collapses to rank 1 doubly exponentially; a feed-forward slows it, skips prevent it.',
+  claim='Attention without skips collapses to rank 1 doubly exponentially; a feed-forward slows this, skips stop it.',
   source='Dong et al. 2021, Attention is not all you need, theorems and figure 2, at initialisation, without a mask',
   expected=(
     at_most('alone_3', 'attention alone: r after layer 3', 1e-5, over_seeds=True),
