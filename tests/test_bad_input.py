@@ -72,7 +72,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--name=x', '--experiment=block'], '--sweep and --name'),
     (['--sweep=model.norm_placement=pre,pots'], "model.norm_placement='pots': must be one of"),
     (['--sweep=model.norm_placment=pre,post'], "did you mean 'model.norm_placement'"),
-    (['--experiment=block', '--feed_forward=relu'], 'block/relu/seed_0 is the same as block/baseline/seed_0'),
+    (['--experiment=block', '--feed_forward=relu'], 'block/relu/seed_0 has the same config as block/baseline/seed_0'),
     (['--config.run.init_seed=1', '--config.data.seed=1', '--experiment=heads'], 'heads/heads_4/seed_1 is the same'),
     (['--config.data.seed=5000000000'], 'must be below'),
     (['--workdir=short.txt'], 'short.txt is a file'),

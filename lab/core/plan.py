@@ -59,7 +59,7 @@ def _check_distinct(runs: Sequence[Run]) -> None:
     other = first_with.setdefault(run.config, run)
     if other is not run:
       raise ConfigError(
-        f'{run.label} is the same as {other.label}: '
+        f'{run.label} has the same config as {other.label}: '
         'a flag overrides the field in which they differ, or a variant changes nothing'
       )
 

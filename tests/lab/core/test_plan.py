@@ -41,12 +41,12 @@ def test_a_later_source_overrides_an_earlier_one(tmp_path):
 
 
 def test_variants_with_the_same_config_are_rejected(tmp_path):
-  with pytest.raises(ConfigError, match='trial/fast/seed_0 is the same as trial/baseline/seed_0'):
+  with pytest.raises(ConfigError, match='trial/fast/seed_0 has the same config as trial/baseline/seed_0'):
     plan.plan_runs(EXPERIMENT, Config(), {'optimizer.learning_rate': 1e-2}, tmp_path)
 
 
 def test_seeds_with_the_same_config_are_rejected(tmp_path):
-  with pytest.raises(ConfigError, match='trial/baseline/seed_7 is the same as trial/baseline/seed_0'):
+  with pytest.raises(ConfigError, match='trial/baseline/seed_7 has the same config as trial/baseline/seed_0'):
     plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3, 'data.seed': 3}, tmp_path)
   assert len(plan.plan_runs(EXPERIMENT, Config(), {'run.init_seed': 3}, tmp_path)) == 6  # the data order still differs
 
