@@ -73,7 +73,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--sweep=model.norm_placement=pre,pots'], "model.norm_placement='pots': must be one of"),
     (['--sweep=model.norm_placment=pre,post'], "did you mean 'model.norm_placement'"),
     (['--experiment=block', '--feed_forward=relu'], 'block/relu/seed_0 has the same config as block/baseline/seed_0'),
-    (['--config.run.init_seed=1', '--config.data.seed=1', '--experiment=heads'], 'heads/heads_4/seed_1 is the same'),
+    (['--config.run.init_seed=1', '--config.data.seed=1', '--experiment=heads'], 'heads_4/seed_1 has the same config'),
     (['--config.data.seed=5000000000'], 'must be below'),
     (['--workdir=short.txt'], 'short.txt is a file'),
     (['block'], "unexpected argument 'block': every argument must be a flag"),
