@@ -115,7 +115,7 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
       'set both by --sweep and by another flag',
     ),
     (['--sweep=model.d_model=64,32', '--name=block'], '--name=block is the name of an experiment'),
-    (['--sweep=data.paths=/etc/passwd,x'], 'data.paths is read only with data.task=files'),
+    (['--sweep=data.paths=/etc/passwd,x'], 'data.paths is used only with data.task=files'),
     (['--init_from=nowhere', '--name=x'], '--init_from=nowhere: not a run (no config.json)'),
     (['--init_from=short.txt', '--name=x'], '--init_from=short.txt: not a run (no config.json)'),
     (['--init_from=a', '--config.run.init_from=b', '--name=x'], 'omit one of them'),

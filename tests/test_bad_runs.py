@@ -116,7 +116,7 @@ def change_depth(run: Path) -> None:
     (
       lambda run: None,
       ['--name=new', '--init_from=runs/custom/mine/seed_0', '--config.model.d_model=16'],
-      '--init_from=runs/custom/mine/seed_0: its model differs (model.d_model is 8 there, 16 here)',
+      "--init_from=runs/custom/mine/seed_0: its model differs from this run's (model.d_model is 8 there, 16 here)",
     ),
     (
       lambda run: shutil.rmtree(run / 'checkpoints'),

@@ -57,7 +57,7 @@ def test_a_full_disk_is_reported_in_one_line(monkeypatch, capsys):
   monkeypatch.setattr('lab.commands.train.run_request', fail)
   assert run_main() == 1
   message = capsys.readouterr().err
-  assert message.startswith('train.py: runs could not be written (No space left on device): what was saved before is')
+  assert message.startswith('train.py: runs could not be written (No space left on device): earlier saves are')
   assert message.count('\n') == 1
 
 
@@ -168,7 +168,7 @@ def test_a_run_is_extended_and_another_starts_from_it(tmp_path):
   assert first[1]['train/loss'] < first[0]['train/loss'] - 0.5
   wrong = command('--name=wrong', f'--init_from={source}', *MINI, '--config.model.d_model=32', cwd=tmp_path)
   assert wrong.returncode == 2
-  assert 'its model differs (model.d_model is 16 there, 32 here)' in wrong.stderr
+  assert "its model differs from this run's (model.d_model is 16 there, 32 here)" in wrong.stderr
   assert not (directory / 'wrong').exists()
 
 

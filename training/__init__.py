@@ -1,1 +1,1 @@
-"""Trains a model as a run: data, optimizer, training step, metrics, checkpoints and the training loop."""
+"""The training of one run: data, optimizer, training step, metrics, checkpoints and the training loop."""

@@ -14,7 +14,7 @@ from training.memory import release_freed_memory
 
 
 def cache_directory() -> Path:
-  """BLOCKLAB_CACHE from the environment, else the user's cache folder, else (without a home) a temporary folder."""
+  """BLOCKLAB_CACHE from the environment, or the user's cache folder, or (without a home folder) a temporary one."""
   named = os.environ.get('BLOCKLAB_CACHE')
   try:
     return Path(named or platformdirs.user_cache_dir('blocklab'))
@@ -26,7 +26,7 @@ def try_write(path: Path, *parts) -> bool:
   """Writes a cache file atomically; logs a warning if it cannot be written.
 
   Args:
-    path: of the file; its folder is created.
+    path: the file's path; its folder is created.
     *parts: bytes, or arrays of bytes, to be concatenated.
 
   Returns:
@@ -41,7 +41,7 @@ def try_write(path: Path, *parts) -> bool:
 
 
 def enable_compilation_cache() -> None:
-  """Turns on JAX's persistent compilation cache, or logs a warning if its folder cannot be written."""
+  """Turns on JAX's persistent compilation cache, or logs a warning if its folder is not writable."""
   folder = cache_directory() / 'compiled'
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def enable_compilation_cache() -> None:
   except OSError:
     writable = False
   if not writable:
-    logging.warning('cannot write to the cache folder %s: compiling again', folder)
+    logging.warning('cannot write to the cache folder %s: compiled programs are not cached', folder)
     return
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)

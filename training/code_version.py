@@ -1,4 +1,4 @@
-"""Which code this process runs: the revision of its checkout, and a digest of the modules that decide its numbers."""
+"""The code this process runs: the revision of its checkout, and a digest of the modules that determine its numbers."""
 
 import functools
 import hashlib
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).parent.parent  # the checkout
-DECIDING_PACKAGES = ('model', 'training')  # their code decides the numbers of a run
+NUMERICAL_PACKAGES = ('model', 'training')  # their code determines a run's numbers
 DIGEST_SHOWN = 8  # characters of a digest in messages
 
 
 def digest_of(project: Path) -> str:
-  """The sha256 over the names and contents of the modules that decide a run's numbers."""
+  """The sha256 over the names and contents of the modules that determine a run's numbers."""
   digest = hashlib.sha256()
-  for package in DECIDING_PACKAGES:
+  for package in NUMERICAL_PACKAGES:
     for path in sorted((project / package).rglob('*.py')):
       if path.stem.isidentifier() and path.is_file():  # not an editor's lock file, such as .#loop.py
         content = path.read_bytes()
@@ -23,7 +23,7 @@ def digest_of(project: Path) -> str:
   return digest.hexdigest()
 
 
-DIGEST = digest_of(PROJECT)  # taken when this process imports the code: later edits do not affect the process
+DIGEST = digest_of(PROJECT)  # computed when this process imports the code: later edits do not affect the process
 
 
 @functools.cache
@@ -35,7 +35,7 @@ def code_version() -> dict[str, Any]:
     modules in the digest differ from that commit.
   """
   revision = _git('rev-parse', 'HEAD') if (PROJECT / '.git').exists() else None
-  changes = revision and _git('status', '--porcelain', '--untracked-files=all', '--', *DECIDING_PACKAGES)
+  changes = revision and _git('status', '--porcelain', '--untracked-files=all', '--', *NUMERICAL_PACKAGES)
   modified = any(line.endswith('.py') for line in (changes or '').splitlines())
   return {'revision': revision, 'digest': DIGEST, 'modified': modified}
 
@@ -47,15 +47,15 @@ def code_revision() -> str | None:
 
 
 def distinct_versions(versions: Iterable[Mapping[str, Any] | None]) -> list[Mapping[str, Any]]:
-  """One code version per digest, in order; None, of runs that recorded none, is dropped."""
+  """The distinct code versions, one per digest, in order; drops the None of runs that recorded no version."""
   return list({version['digest']: version for version in versions if version}.values())
 
 
 def other_code_note(results: Iterable[Mapping[str, Any]], digest: str = DIGEST) -> str | None:
-  """A line for a report on the runs that other code than this checkout's trained; None if there are none.
+  """A note for a report if any run was trained by code other than this checkout's; otherwise None.
 
   Args:
-    results: as returned by `training.run_files.result.read_result`. Runs of older versions recorded no code.
+    results: as returned by `training.run_files.result.read_result`. Runs of older versions recorded no code version.
     digest: of this checkout.
   """
   results = list(results)
@@ -64,8 +64,8 @@ def other_code_note(results: Iterable[Mapping[str, Any]], digest: str = DIGEST) 
     return None
   named = ', '.join(dict.fromkeys(describe_code(version) for version in others))
   return (
-    f'{len(others)} of {len(results)} runs were made by other code than this checkout (by {named}; this is digest '
-    f'{digest[:DIGEST_SHOWN]}): their numbers are those of that code; another --workdir trains them again'
+    f'{len(others)} of {len(results)} runs were trained by code other than this checkout (by {named}; this is digest '
+    f'{digest[:DIGEST_SHOWN]}): their numbers are those of that code; use another --workdir to train them again'
   )
 
 
@@ -82,6 +82,6 @@ def _git(*arguments: str) -> str | None:
     process = subprocess.run(
       ['git', '-C', str(PROJECT), *arguments], capture_output=True, text=True, errors='replace', timeout=20
     )
-  except (FileNotFoundError, PermissionError, subprocess.TimeoutExpired):  # git is not installed, or does not answer
+  except (FileNotFoundError, PermissionError, subprocess.TimeoutExpired):  # git is not installed or does not respond
     return None
   return None if process.returncode else process.stdout.strip()

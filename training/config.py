@@ -1,4 +1,4 @@
-"""Config: everything that decides a run, as frozen, validated dataclasses; changes to it are dicts by path."""
+"""Config: everything that determines a run, as frozen, validated dataclasses; changes are dicts by field path."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from training.known_names import check_names
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Everything that decides a run. `to_flat` and `from_flat` name each field by its path, such as `model.num_layers`.
+  """Everything that determines a run. `to_flat` and `from_flat` name fields by their paths, such as `model.num_layers`.
 
   Every task is next-token prediction, in which the targets are the inputs shifted by one: the model must be causal.
   """
@@ -30,7 +30,7 @@ class Config:
     if not self.model.causal:
       raise ConfigError(
         f'model.causal=False lets every position attend to the token it predicts, and data.task={self.data.task} is '
-        'next-token prediction: set model.causal=True (model.apply alone also takes models without a causal mask)'
+        'next-token prediction: set model.causal=True (model.apply alone also accepts models without a causal mask)'
       )
     if self.model.position == 'learned' and self.data.sequence_length > self.model.num_positions:
       raise ConfigError(
@@ -55,7 +55,7 @@ class Config:
     decay = optimizer.decay_steps(steps)
     if not decay:
       raise ConfigError(
-        f'optimizer.decay_fraction={optimizer.decay_fraction} of run.steps={steps} rounds to no step: make it at least '
+        f'optimizer.decay_fraction={optimizer.decay_fraction} of run.steps={steps} rounds to 0 steps: make it at least '
         f'{1 / steps:.3g}, or set optimizer.schedule=constant'
       )
     if optimizer.warmup_steps + decay > steps:
@@ -71,10 +71,10 @@ class Config:
 
   @classmethod
   def from_flat(cls, flat: Mapping[str, Any]) -> 'Config':
-    """The inverse of to_flat; missing fields have their defaults.
+    """The inverse of to_flat; missing fields take their defaults.
 
     Raises:
-      ConfigError: for an unknown path, with the nearest known one, or for an invalid value.
+      ConfigError: for an unknown path (the message suggests the nearest known one) or an invalid value.
     """
     check_names(flat, known_paths(), 'config key')
     by_section = {}

@@ -5,7 +5,7 @@ from typing import Literal
 
 from model.field_checks import NEARLY_1, ConfigError, check_types
 
-BYTES_END = 'end'  # the data.end_token of a text of bytes
+BYTES_END = 'end'  # the data.end_token of byte-level text
 TaskName = Literal['kjv', 'files', 'copy', 'associative_recall']
 OptimizerName = Literal['adamw', 'sgd', 'lion', 'muon']
 ScheduleName = Literal['cosine', 'linear', 'constant', 'wsd']
@@ -22,11 +22,11 @@ class DataConfig:
     text_field: for JSON: the field of a record that holds the text.
     tokenizer: path of a tokenizer.json; empty: each byte is a token.
     sequence_length: T, positions in a sequence.
-    seed: seed of the order of the sequences (and of the strings of a synthetic task); follows the run's seed.
+    seed: seed for the order of the sequences (and for the strings of a synthetic task); follows the run's seed.
     end_token: the token at the end of each document (a file, a JSON record, a book of the Bible) except the last: the
-      name of a token of the tokenizer or, of bytes, `end`, which is token 256. It replaces the newline that otherwise
+      name of a token of the tokenizer or, for bytes, `end`, which is token 256. It replaces the newline that otherwise
       joins documents and counts as that one byte, so that bits per byte are comparable either way. Empty: none.
-    mask_documents: whether attention stays within a document; then every batch has `documents_BT`.
+    mask_documents: whether attention stays within a document; if so, every batch has `documents_BT`.
   """
 
   task: TaskName = 'kjv'
@@ -44,13 +44,13 @@ class DataConfig:
     if self.task == 'files' and not self.paths:
       raise ConfigError("data.task=files needs data.paths, as in --config.data.paths='books/*.txt'")
     if self.task != 'files' and self.paths:
-      raise ConfigError(f'data.paths is read only with data.task=files, not {self.task}')
+      raise ConfigError(f'data.paths is used only with data.task=files, not {self.task}')
     if self.synthetic and self.tokenizer:
       raise ConfigError(f'data.tokenizer has no effect with data.task={self.task}, which generates its tokens')
     if self.end_token and self.synthetic:
       raise ConfigError(f'data.end_token has no effect with data.task={self.task}, which has no documents')
     if self.end_token not in ('', BYTES_END) and not self.tokenizer:
-      raise ConfigError(f'data.end_token={self.end_token!r}: without a tokenizer the end token is {BYTES_END!r}')
+      raise ConfigError(f'data.end_token={self.end_token!r}: without a tokenizer, the end token must be {BYTES_END!r}')
     if self.mask_documents and not self.end_token:
       raise ConfigError('data.mask_documents=True needs data.end_token, which marks where a document ends')
 
@@ -70,16 +70,17 @@ class OptimizerConfig:
     schedule: after the warm-up: `cosine` or `linear` decay to final_fraction, `constant`, or `wsd` (warm-up, stable,
       decay; Hu et al. 2024): constant until the last steps, which decay to final_fraction as 1 - sqrt.
     warmup_steps: steps of linear increase from 0.
-    final_fraction: the share of the peak to which the schedule decays; the step after the last one would have it.
-    decay_fraction: the share of all steps, at the end, in which `wsd` decays.
+    final_fraction: the fraction of the peak to which the schedule decays; it would be reached one step after the last.
+    decay_fraction: the fraction of all steps, at the end of the run, over which `wsd` decays.
     beta1, beta2, epsilon: parameters of AdamW; Lion uses beta1 and beta2, Muon beta1, sgd beta1 as its momentum.
     weight_decay: decoupled weight decay, on kernels only: never on norms, gains, biases or embeddings.
-    clip: largest global gradient norm; 0: no clipping.
-    z_loss: coefficient of log^2 Z, which is added to the training loss of each scored token; Z is the sum of its
-      exponentiated logits, and the term keeps it near 1 (Chowdhery et al. 2022, section 5, with 1e-4); 0: none.
-    ema: decay of an exponential moving average of the weights, such as 0.999; the average is what is evaluated. It is
+    clip: maximum global gradient norm; 0: no clipping.
+    z_loss: coefficient of log^2 Z, which is added to the training loss of each scored token; Z is the sum of the
+      exponentiated logits, which the term keeps near 1 (Chowdhery et al. 2022, section 5, use 1e-4); 0: none.
+    ema: decay of an exponential moving average of the weights, such as 0.999; the average is evaluated. It is
       bias-corrected, without the initial values, like Adam's moments (Kingma & Ba 2015, section 3); 0: none.
-    accumulate: number of parts that a batch is taken in, one after the other, to save memory; the update is the same.
+    accumulate: number of microbatches that a batch is split into to save memory (gradient accumulation); the update is
+      the same.
   """
 
   name: OptimizerName = 'adamw'
@@ -110,7 +111,7 @@ class OptimizerConfig:
       raise ConfigError(f'optimizer.decay_fraction={self.decay_fraction}: must be above 0 and at most 1')
     if self.schedule != 'wsd' and self.decay_fraction != OptimizerConfig.decay_fraction:
       raise ConfigError(
-        f'optimizer.decay_fraction is read only with optimizer.schedule=wsd, not {self.schedule}: omit it'
+        f'optimizer.decay_fraction is used only with optimizer.schedule=wsd, not {self.schedule}: omit it'
       )
 
   def decay_steps(self, steps: int) -> int:
@@ -126,17 +127,17 @@ class RunConfig:
     steps: optimizer steps.
     batch_size: B, sequences in a global batch.
     init_seed: seed of the initial parameters (and of dropout); follows the run's seed.
-    init_from: directory of a run whose parameters this run starts from, instead of initial ones.
+    init_from: directory of a run whose parameters this run starts from, instead of newly initialised ones.
     on_nonfinite: `stop`: the first step whose loss or gradient is not finite ends the run as `diverged`;
       `skip`: such an update is dropped, and 10 in a row end the run. The parameters stay unchanged either way.
-    log_every: steps between logged training metrics; 0: 30 times in a run.
+    log_every: steps between logged training metrics; 0: about 30 times in a run.
     evaluations: number of points of the validation curve, at equal intervals.
     evaluation_batches: number of batches of batch_size in each point of the validation curve, evenly spread over the
       validation split.
-    final_evaluation_tokens: upper limit on the tokens of each held-out split that the result is measured on; 0: all.
-      Of text, whole blocks of 16 KiB with about that many bytes; evenly spread, the same for every variant and seed.
+    final_evaluation_tokens: maximum number of tokens of each held-out split that the result is measured on; 0: all. For
+      text, whole blocks of 16 KiB with about that many bytes; evenly spread, the same for every variant and seed.
     checkpoint_every: steps between checkpoints; 0: 4 times in a run. The last step is always saved.
-    keep_checkpoints: number of checkpoints to keep, the newest.
+    keep_checkpoints: number of the newest checkpoints to keep.
   """
 
   steps: int = 300
@@ -174,19 +175,19 @@ class RunConfig:
     return 0 < step <= self.steps and _ceil(self.steps * (step * count // self.steps), count) == step
 
   def is_saved(self, step: int) -> bool:
-    """Whether a checkpoint is due after this step; that of the last step is saved separately, whatever the interval."""
+    """Whether a checkpoint is due after this step; the last step's is saved separately, at any interval."""
     return 0 < step < self.steps and step % self.checkpoint_interval == 0
 
 
 @dataclasses.dataclass(frozen=True)
 class InspectConfig:
-  """What to measure of the gradients and the forward pass during training.
+  """Which gradient and forward-pass statistics to measure during training.
 
   Attributes:
     level: `off`; `norms`: the skip and branch gradients at every sublayer, and the norms of each parameter, its
       gradient and its update; or `full`: also the stream gradient at every position and the statistics of the forward
       pass: what each branch adds to the stream, attention entropy and logits (computed by the definition, separately
-      from the kernel in use), dead units, and how far the positions are from being all equal.
+      from the kernel in use), dead units, and how far the positions are from all being equal.
   """
 
   level: Literal['off', 'norms', 'full'] = 'norms'
@@ -200,8 +201,9 @@ class MeshConfig:
   """The devices of a run and how they share the work; results differ only in the last bits.
 
   Attributes:
-    data: number of parts that a batch is split into, with whole parameters for each; -1: all remaining devices.
-    fsdp: number of parts that parameters, optimizer state and batch are split into together; see training/mesh.py.
+    data: number of parts that a batch is split into, each with a copy of the parameters; -1: all remaining devices.
+    fsdp: number of parts that the parameters, the optimizer state and the batch are all split into;
+      see training/mesh.py.
   """
 
   data: int = -1

@@ -15,9 +15,9 @@ MANIFEST = 'manifest.json'
 
 @jax.jit
 def array_checksums(tree) -> dict[str, jax.Array]:
-  """A uint32 checksum of every array of a tree, by its path. It is of the bits, so that NaN and -0.0 are distinguished.
+  """A uint32 checksum of the bits of every array of a tree, by its path; NaN and -0.0 are distinguished.
 
-  Each word is mixed with its position by a bijection (the finaliser of MurmurHash3, Appleby 2011), and all are summed:
+  Each word is mixed with its position by a bijection (the finaliser of MurmurHash3, Appleby 2011), and they are summed:
   a single changed word always changes the sum; two swapped words fail to change it with probability 2^-32.
   """
   return {jax.tree_util.keystr(path): _checksum(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
@@ -36,7 +36,7 @@ def _mix(words):
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-  """Writes manifest.json into a folder: the sha256 of each of its files, `content`, and the sha256 of these two."""
+  """Writes manifest.json into a folder: the sha256 of each file, `content`, and the sha256 of both."""
   files = {str(path.relative_to(folder)): _sha256(path) for path in sorted(folder.rglob('*')) if path.is_file()}
   write_sealed(folder / MANIFEST, {'files': files, **content})
 

@@ -19,7 +19,7 @@ DELETE_REMEDY = 'delete only this file, and run the same command again'
 
 
 class Damaged(ConfigError):  # noqa: N818 - a state of a file
-  """A file or an array is not what was written; the message names it and the remedy.
+  """A file or an array differs from what was written; the message names it and the remedy.
 
   Attributes:
     what: the message without the remedy.
@@ -31,25 +31,23 @@ class Damaged(ConfigError):  # noqa: N818 - a state of a file
 
 
 class SaveFailed(Exception):  # noqa: N818 - an event
-  """Something could not be written; what was saved before is intact. The message names the cause and the remedy."""
+  """A file could not be written; earlier saves are intact. The message names the cause and the remedy."""
 
   def __init__(self, what: object, error: Exception):
-    super().__init__(
-      f'{what} could not be written ({_reason(error)}): what was saved before is intact; {_remedy(error)}'
-    )
+    super().__init__(f'{what} could not be written ({_reason(error)}): earlier saves are intact; {_remedy(error)}')
 
 
 _REMEDIES = {
-  errno.ENOSPC: 'once there is space on the disk, the same command resumes from it',
-  errno.EDQUOT: 'once your disk quota allows it, the same command resumes from it',
+  errno.ENOSPC: 'once there is space on the disk, the same command resumes the run',
+  errno.EDQUOT: 'once your disk quota allows it, the same command resumes the run',
   errno.EROFS: 'the file system is read-only: make it writable, or choose another --workdir',
   errno.EACCES: 'give this user write permission there, or choose another --workdir',
   errno.EPERM: 'give this user write permission there, or choose another --workdir',
   errno.EAGAIN: 'a limit on processes or threads was reached (ulimit -u): raise it, or use fewer --workers; the same '
-  'command resumes from it',
-  errno.EMFILE: 'too many open files: raise the limit (ulimit -n), and the same command resumes from it',
-  errno.ENFILE: 'too many open files on this machine: close some, and the same command resumes from it',
-  errno.ENOMEM: 'out of memory: free some, or use fewer --workers; the same command resumes from it',
+  'command resumes the run',
+  errno.EMFILE: 'too many open files: raise the limit (ulimit -n), and the same command resumes the run',
+  errno.ENFILE: 'too many open files on this machine: close some, and the same command resumes the run',
+  errno.ENOMEM: 'out of memory: free some, or use fewer --workers; the same command resumes the run',
   errno.EISDIR: 'there is a folder where a file is needed: move it away, and run the same command again',
   errno.ENOTDIR: 'there is a file where a folder is needed: move it away, and run the same command again',
   errno.EEXIST: 'there is a file or a dangling link where a folder is needed: move it away, and run the same command '
@@ -57,12 +55,12 @@ _REMEDIES = {
   errno.ENOENT: 'its folder was deleted, or a link is dangling: restore it, and run the same command again',
   errno.ELOOP: 'a link points to itself: remove it, and run the same command again',
   errno.ENAMETOOLONG: 'the path is too long: choose a shorter --workdir or --name',
-  errno.EFBIG: 'the file size limit was reached (ulimit -f): raise it, and the same command resumes from it',
+  errno.EFBIG: 'the file size limit was reached (ulimit -f): raise it, and the same command resumes the run',
   errno.ENOSYS: 'the file system does not support this: choose a --workdir on another one',
   errno.ENOLCK: 'the file system does not support this: choose a --workdir on another one',
   errno.EOPNOTSUPP: 'the file system does not support this: choose a --workdir on another one',
   errno.EIO: 'the disk reported an error: check it, or choose another --workdir',
-  errno.ESTALE: 'the network file system has lost the file: mount it again, and the same command resumes from it',
+  errno.ESTALE: 'the network file system has lost the file: mount it again, and the same command resumes the run',
 }
 
 
@@ -83,14 +81,14 @@ def _remedy(error: BaseException | None) -> str:
   if "can't start new thread" in str(error):  # Python gives no error number for it
     return _REMEDIES[errno.EAGAIN]
   by_message = [remedy for number, remedy in _REMEDIES.items() if os.strerror(number) in str(error)]
-  return by_message[0] if by_message else 'fix the cause, and the same command resumes from it'
+  return by_message[0] if by_message else 'fix the cause, and the same command resumes the run'
 
 
 def write_atomically(path: Path, *parts) -> Path:
   """Writes a file completely or not at all; several processes may write it at the same time.
 
   Args:
-    path: of the file; its folder is created.
+    path: the file's path; its folder is created.
     *parts: text, bytes, or arrays of bytes, to be concatenated.
 
   Returns:
@@ -148,7 +146,7 @@ def read_json(
   """The object in a JSON file; None if there is no such file.
 
   Args:
-    path: of the file.
+    path: the file's path.
     remedy: what the user can do if the file is damaged; ends the message.
     sealed: whether the object must have a checksum. An existing checksum is always verified.
 

@@ -11,7 +11,7 @@ PROCESS_GROUPS, GROUPS = Path('/proc/self/cgroup'), Path('/sys/fs/cgroup')
 
 
 def processor() -> str:
-  """The model of this machine's processor, as `AMD EPYC 9B14`."""
+  """The model of this machine's processor, such as `AMD EPYC 9B14`."""
   cpuinfo = Path('/proc/cpuinfo')
   lines = cpuinfo.read_text(errors='replace').splitlines() if cpuinfo.exists() else []
   models = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
@@ -19,12 +19,12 @@ def processor() -> str:
 
 
 def machine() -> str:
-  """Cores and processor, as `2 cores, AMD EPYC 9B14`."""
+  """Cores and processor, such as `2 cores, AMD EPYC 9B14`."""
   return f'{len(cores())} cores, {processor()}'
 
 
 def cores() -> list[int]:
-  """The cores that this process may use: those of its affinity, but not more than the CPU quota of its control group.
+  """The cores that this process may use: those in its affinity mask, at most as many as its CPU quota (cgroup) allows.
 
   If the quota allows fewer, the host's name decides which: otherwise containers on one machine, each with its own host
   name, would all use the first cores.
@@ -38,7 +38,7 @@ def cores() -> list[int]:
 
 
 def cpu_quota(process_groups: Path = PROCESS_GROUPS, groups: Path = GROUPS) -> float | None:
-  """The CPUs' worth of time that the control groups of this process allow; None if there is no group or no limit.
+  """The CPU quota of this process's control groups, in CPUs; None if there is no group or no limit.
 
   Args:
     process_groups: the file that lists the groups of the process.

@@ -22,18 +22,18 @@ def check_source(config: Config) -> Path:
   """The newest checkpoint of the run that config.run.init_from names.
 
   Raises:
-    ConfigError: if there is none, or its model differs from this run's, with every field that differs.
+    ConfigError: if the run or its checkpoint is missing, or its model differs from this run's (naming every field).
   """
   run = parse_path(config.run.init_from, '--init_from')
   stored = read_config(run)
   if stored is None:
-    raise ConfigError(f'--init_from={run}: not a run (no config.json): give one such as runs/block/baseline/seed_0')
+    raise ConfigError(f'--init_from={run}: not a run (no config.json): pass one, such as runs/block/baseline/seed_0')
   models = [
     {path: value for path, value in flat.items() if path.startswith('model.')} for flat in (stored, config.to_flat())
   ]
   differing = run_directory.differences(*models)
   if differing:
-    raise ConfigError(f'--init_from={run}: its model differs ({"; ".join(differing.values())})')
+    raise ConfigError(f"--init_from={run}: its model differs from this run's ({'; '.join(differing.values())})")
   steps = steps_in(run / 'checkpoints')
   if not steps:
     raise ConfigError(f'--init_from={run}: it has no checkpoint: train it first')

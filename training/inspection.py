@@ -27,7 +27,7 @@ def inspect(
   """Measures a model on a batch, without dropout; float64, from sums in float32.
 
   Args:
-    config: of the run: the model and the length of its sequences.
+    config: the run's config: its model and sequence length.
     params: as returned by `model.init`.
     batch: as `training.data.batches.train_batches` yields them: inputs_BT, targets_BT, weights_BT.
     by_position: whether to measure the two paths at every position.
@@ -39,7 +39,7 @@ def inspect(
       loss                                 ()             nats per token
       total, skip, branch, cosine, gain    (L, 2[, T])    the gradient of the loss in the stream, at each sublayer's
                                                           input: see `training.measures.gradient_measures`. Norms over
-                                                          tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens
+                                                          tokens, sqrt(n sum_t |g_t|^2) with n scored tokens
       output                               ([T])          the same at the output of the stack
       stream_rms, branch_rms, ...                         the forward pass: see `training.measures.forward_measures`
       grad_norm/attention/query, ...       (L,) or ()     the Frobenius norm of a parameter's gradient averaged over the

@@ -48,8 +48,8 @@ def train(
   If several processes train it together, each calls this; only the first one writes, except for the checkpoints.
 
   Args:
-    config: of the run.
-    directory: for its files; created if necessary.
+    config: the run's config.
+    directory: for the run's files; created if necessary.
     labels: the first fields of result.json: {'experiment', 'variant', 'seed', 'learning_rate_tuned'}.
     report: receives progress at logged steps, {'step', 'steps', 'loss', 'tokens_per_second'}; the current phase,
       {'doing'} or {'evaluating', 'done', 'of'}; and warnings for the user, {'note'}.
@@ -156,7 +156,7 @@ def _noticing_moves(directory: Path, held: locks.Lock | None) -> Iterator[None]:
 
 
 class _Training:
-  """The loop over steps. A step's metrics are read after the next step is dispatched: a GPU or TPU never waits."""
+  """The loop over steps. A step's metrics are read after the next step is dispatched: so a GPU or TPU never waits."""
 
   def __init__(
     self,

@@ -53,7 +53,7 @@ def test_an_unusable_cache_folder_gives_one_warning(tmp_path, monkeypatch, logge
   assert jax.config.jax_compilation_cache_dir == before
   assert not cache.try_write(tmp_path / 'file' / 'tokens' / 'a.bin', b'x')
   assert logged == [
-    f'cannot write to the cache folder {tmp_path}/file/compiled: compiling again',
+    f'cannot write to the cache folder {tmp_path}/file/compiled: compiled programs are not cached',
     f'cannot write to the cache folder {tmp_path}/file/tokens (Not a directory): working in memory',
   ]
 
@@ -64,7 +64,7 @@ def test_a_cache_folder_without_permission_gives_one_warning(tmp_path, monkeypat
   before = jax.config.jax_compilation_cache_dir
   cache.enable_compilation_cache()
   assert jax.config.jax_compilation_cache_dir == before
-  assert logged == [f'cannot write to the cache folder {tmp_path}/compiled: compiling again']
+  assert logged == [f'cannot write to the cache folder {tmp_path}/compiled: compiled programs are not cached']
 
 
 class Warns:

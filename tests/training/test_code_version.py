@@ -120,8 +120,8 @@ def test_runs_of_other_code_give_a_note():
   assert other_code_note([mine, old], digest) is None
   line = other_code_note([mine, *others, old], digest)
   assert line == (
-    '2 of 4 runs were made by other code than this checkout (by digest 22222222, digest 33333333; this is digest '
-    '11111111): their numbers are those of that code; another --workdir trains them again'
+    '2 of 4 runs were trained by code other than this checkout (by digest 22222222, digest 33333333; this is digest '
+    '11111111): their numbers are those of that code; use another --workdir to train them again'
   )
   assert other_code_note([mine]) is not None  # of this checkout
   assert describe_code(ONE) == 'revision 842844f+changes, digest 11111111'

@@ -136,8 +136,8 @@ def test_a_folder_where_a_file_is_needed_is_named(tmp_path):
 # --- messages when a file cannot be written
 
 CAUSES = {
-  errno.ENOSPC: 'once there is space on the disk, the same command resumes from it',
-  errno.EDQUOT: 'once your disk quota allows it, the same command resumes from it',
+  errno.ENOSPC: 'once there is space on the disk, the same command resumes the run',
+  errno.EDQUOT: 'once your disk quota allows it, the same command resumes the run',
   errno.EAGAIN: 'a limit on processes or threads was reached (ulimit -u)',
   errno.EACCES: 'give this user write permission there, or choose another --workdir',
   errno.EROFS: 'the file system is read-only',
@@ -146,7 +146,7 @@ CAUSES = {
   errno.EFBIG: 'ulimit -f',
   errno.EIO: 'the disk reported an error',
   errno.ENOLCK: 'the file system does not support this',
-  errno.EBADF: 'fix the cause, and the same command resumes from it',
+  errno.EBADF: 'fix the cause, and the same command resumes the run',
 }
 
 

@@ -197,7 +197,7 @@ def test_a_full_disk_ends_a_run_without_damage(finished, tmp_path, what):
   size, message = {
     'checkpoint': (
       largest - 1,
-      r'/24 could not be written \(.*File too large.*\): what was saved before is',
+      r'/24 could not be written \(.*File too large.*\): earlier saves are',
     ),
     'log': (log_at_24 - 10, 'File too large'),
   }[what]

@@ -30,8 +30,8 @@ REFUSED = [
   ({'data.seed': 2**32}, 'data.seed=4294967296: must be below 4294967296'),
   ({'data.paths': None, 'data.task': 'files'}, 'data.paths=None: must be str, not NoneType'),
   ({'data.task': 'files'}, "data.task=files needs data.paths, as in --config.data.paths='books/*.txt'"),
-  ({'data.paths': 'a.txt'}, 'data.paths is read only with data.task=files, not kjv'),
-  ({'data.task': 'copy', 'data.paths': 'a.txt'}, 'data.paths is read only with data.task=files, not copy'),
+  ({'data.paths': 'a.txt'}, 'data.paths is used only with data.task=files, not kjv'),
+  ({'data.task': 'copy', 'data.paths': 'a.txt'}, 'data.paths is used only with data.task=files, not copy'),
   (
     {'data.task': 'associative_recall', 'data.tokenizer': 't.json'},
     'data.tokenizer has no effect with data.task=associative_recall, which generates its tokens',
@@ -61,11 +61,11 @@ REFUSED = [
   ({'optimizer.decay_fraction': 1.1}, 'optimizer.decay_fraction=1.1: must be above 0 and at most 1'),
   (
     {'optimizer.decay_fraction': 0.3},
-    'optimizer.decay_fraction is read only with optimizer.schedule=wsd, not cosine: omit it',
+    'optimizer.decay_fraction is used only with optimizer.schedule=wsd, not cosine: omit it',
   ),
   (
     {'optimizer.decay_fraction': 1e-3, 'optimizer.schedule': 'wsd'},
-    'optimizer.decay_fraction=0.001 of run.steps=300 rounds to no step: make it at least 0.00333, or set '
+    'optimizer.decay_fraction=0.001 of run.steps=300 rounds to 0 steps: make it at least 0.00333, or set '
     'optimizer.schedule=constant',
   ),
   (
@@ -95,7 +95,7 @@ REFUSED = [
     (
       {'model.causal': False, 'data.task': task, 'data.paths': 'a.txt' if task == 'files' else ''},
       f'model.causal=False lets every position attend to the token it predicts, and data.task={task} is next-token '
-      'prediction: set model.causal=True (model.apply alone also takes models without a causal mask)',
+      'prediction: set model.causal=True (model.apply alone also accepts models without a causal mask)',
     )
     for task in typing.get_args(TaskName)
   ),

@@ -211,7 +211,7 @@ def test_a_tuning_that_does_not_apply_is_not_stated(case, tmp_path):
 def test_runs_of_other_code_than_this_checkout_are_reported(directory):
   assert not any('code' in note for note in summary_of(directory)['notes'])
   edit_runs(directory, 'post_norm', [1, 2], result={'code': {'digest': 'b' * 64, 'revision': None, 'modified': False}})
-  assert any(note.startswith('2 of 8 runs were made by other code than') for note in summary_of(directory)['notes'])
+  assert any(note.startswith('2 of 8 runs were trained by code other than') for note in summary_of(directory)['notes'])
 
 
 def test_results_of_an_older_version_are_reported(directory):

@@ -104,7 +104,7 @@ def test_records_are_documents_and_the_checksum_includes_their_ends(tmp_path):
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'end_token': '<end>'}, r"^data\.end_token='<end>': without a tokenizer the end token is 'end'$"),
+    ({'end_token': '<end>'}, r"^data\.end_token='<end>': without a tokenizer, the end token must be 'end'$"),
     ({'task': 'copy', 'end_token': 'end'}, 'data.end_token has no effect with data.task=copy'),
     ({'mask_documents': True}, r'data\.mask_documents=True needs data\.end_token'),
   ],

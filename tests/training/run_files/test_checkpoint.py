@@ -159,7 +159,7 @@ def test_a_failed_save_is_raised(tmp_path, monkeypatch, then):
       elif then == 'save':
         checkpoints.save(state_of(step=2), ABOUT)
 
-  with pytest.raises(SaveFailed, match=r'/1 could not be written \(No space left on device\): what was'):
+  with pytest.raises(SaveFailed, match=r'/1 could not be written \(No space left on device\): earlier'):
     fail()
 
 
