@@ -129,11 +129,11 @@ def processes(coordinator: str, count: int, index: int) -> list[str]:
     (['--dry_run', '--config.data.task=files', '--config.data.paths=nowhere.txt'], 'nowhere.txt'),
     (
       ['--name=x', '--config.mesh.data=3'],
-      'run.batch_size=16 does not divide over 3 devices (mesh.data=3, mesh.fsdp=1)',
+      'run.batch_size=16 cannot be split evenly over 3 devices (mesh.data=3, mesh.fsdp=1)',
     ),
     (
       ['--name=x', '--config.mesh.fsdp=4', '--config.optimizer.accumulate=8'],
-      'run.batch_size=16, taken in optimizer.accumulate=8 parts, does not divide over 4 devices (mesh.data=1, '
+      'run.batch_size=16 in optimizer.accumulate=8 parts cannot be split evenly over 4 devices (mesh.data=1, '
       'mesh.fsdp=4): make it a multiple of 32',
     ),
     (['--experiment=block', '--config.mesh.data=2'], 'need 2 devices, not the one device of this run'),

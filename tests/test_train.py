@@ -148,7 +148,7 @@ def test_a_run_is_extended_and_another_starts_from_it(tmp_path):
   assert 'mine/seed_0 holds a run of 12 steps, and 20 are requested: extend it with --extend, or' in longer.stderr
   extended = command(*arguments, '--config.run.steps=20', '--extend', cwd=tmp_path)
   assert extended.returncode == 0, extended.stderr
-  assert 'resumes from step 12, to 20 instead of 12 steps; from here on the cosine schedule' in extended.stdout
+  assert 'resumes from step 12 and trains to step 20 instead of 12; from here on the cosine schedule' in extended.stdout
   directory = tmp_path / 'runs' / 'custom'
   result = json.loads((directory / 'mine' / 'seed_0' / 'result.json').read_text())
   assert (result['steps'], result['extended_at'], result['init_from']) == (20, [12], None)

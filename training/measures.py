@@ -1,4 +1,4 @@
-"""From the moments that a step measures to readable quantities: norms, cosines, gains, ratios. NumPy, float64.
+"""Converts the moments that a step measures to readable quantities: norms, cosines, gains, ratios. NumPy, float64.
 
 Arrays are (L, 2, ...): L layers and the two sublayers, attention first.
 """
@@ -47,12 +47,12 @@ def forward_measures(stats: Mapping[str, Mapping[str, Any]]) -> dict[str, np.nda
     stats: the forward statistics of model/forward_statistics.py, with a leading layer axis.
 
   Returns:
-    `stream_rms` (L, 2), the root mean square of the stream after a sublayer. Where the blocks were observed, also
+    `stream_rms` (L, 2), the root mean square of the stream after a sublayer. With `observe` also
 
       branch_rms          (L, 2)  root mean square of the branch's output, as it is added to the stream
       branch_ratio        (L, 2)  branch_rms over the root mean square of the stream it is added to
       branch_cosine       (L, 2)  the cosine between the two, over all positions at once
-      relative_residual   (L, 2)  r of the stream after the sublayer, 0 where all positions are equal
+      relative_residual   (L, 2)  of the stream after the sublayer (model/forward_statistics.py); 0
       attention_entropy   (L, H)  in nats
       largest_logit       (L, H)
       silent_units        (L,)    share of dead units: those that were 0 at every position (ReLU family)

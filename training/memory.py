@@ -12,7 +12,7 @@ from training.config import Config, ConfigError
 
 
 def release_freed_memory() -> None:
-  """Returns memory freed after compilation to the system: 200 MB that the heap would otherwise keep."""
+  """Returns memory freed after compilation to the system: about 200 MB that the heap would otherwise keep."""
   trim = getattr(ctypes.CDLL(None), 'malloc_trim', None) if sys.platform == 'linux' else None  # only glibc has it
   if trim is not None:
     trim(0)
@@ -21,8 +21,8 @@ def release_freed_memory() -> None:
 def disable_async_dispatch() -> None:
   """Runs a CPU's programs on the calling thread, one at a time; call it before JAX initialises its backend.
 
-  A program that is dispatched while another one runs already has its buffers, which doubles the memory. Moreover a
-  thread of XLA allocates them, whose heap in glibc has no blocks above 64 MB: it would map them, fault in their pages
+  A program that is dispatched while another one runs already has its buffers, which doubles the memory. Moreover, a
+  thread of XLA allocates them, and its glibc heap has no blocks above 64 MB: it would map them, fault in their pages
   and unmap them at every step. On a GPU or TPU, and for programs on several devices, this changes nothing.
   """
   jax.config.update('jax_cpu_enable_async_dispatch', False)  # there is no environment variable for it
@@ -32,8 +32,8 @@ def check_fits(config: Config, available: int | None = None) -> None:
   """Raises ConfigError if a training step on the CPU needs more memory than this machine has.
 
   Args:
-    config: of the run.
-    available: memory in bytes; None: of the machine, or of the control group of this process.
+    config: the run's config.
+    available: memory in bytes; None: that of the machine, or of the control group of this process.
   """
   have, need = available or memory_of_machine(), least_memory(config)
   if need > have:

@@ -21,12 +21,12 @@ def mesh_shape(config: Config, devices: int, processes: int = 1) -> tuple[int, i
   """The sizes of the axes `data` and `fsdp`.
 
   Args:
-    config: of the run; read are its mesh, batch size and accumulation.
+    config: the run's config; its mesh, batch size and accumulation are read.
     devices: number of devices in all processes. A single process may leave some idle.
     processes: number of processes that train the run together.
 
   Raises:
-    ConfigError: if the mesh does not match the devices, or the batch does not divide over them.
+    ConfigError: if the mesh does not match the devices, or the batch cannot be split evenly over them.
   """
   mesh, accumulate = config.mesh, config.optimizer.accumulate
   available = f'the {f"{devices} devices" if devices > 1 else "one device"} of this run'
@@ -40,10 +40,10 @@ def mesh_shape(config: Config, devices: int, processes: int = 1) -> tuple[int, i
   data = devices // mesh.fsdp if mesh.data == -1 else mesh.data
   parts = data * mesh.fsdp
   if config.run.batch_size % (parts * accumulate):
-    in_parts = f', taken in optimizer.accumulate={accumulate} parts,' if accumulate > 1 else ''
+    in_parts = f' in optimizer.accumulate={accumulate} parts' if accumulate > 1 else ''
     raise ConfigError(
-      f'run.batch_size={config.run.batch_size}{in_parts} does not divide over {parts} devices (mesh.data={data}, '
-      f'mesh.fsdp={mesh.fsdp}): make it a multiple of {parts * accumulate}'
+      f'run.batch_size={config.run.batch_size}{in_parts} cannot be split evenly over {parts} devices '
+      f'(mesh.data={data}, mesh.fsdp={mesh.fsdp}): make it a multiple of {parts * accumulate}'
     )
   return data, mesh.fsdp
 
@@ -74,9 +74,9 @@ def partition(path, shape: tuple[int, ...], parts: int) -> PartitionSpec:
   """Splits a matrix along its largest divisible dimension, except the layer axis; replicates a vector.
 
   Args:
-    path: of the leaf.
-    shape: of the leaf.
-    parts: size of the axis `fsdp`.
+    path: the leaf's path.
+    shape: the leaf's shape.
+    parts: the size of the axis `fsdp`.
   """
   first = int(is_stacked(path))
   dividing = [axis for axis in range(first, len(shape)) if shape[axis] % parts == 0]
@@ -93,5 +93,5 @@ def own_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def put_batch(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-  """A global batch, from this process's rows of it."""
+  """Assembles a global batch from each process's rows of it."""
   return jax.tree.map(functools.partial(jax.make_array_from_process_local_data, by_row(mesh)), batch)

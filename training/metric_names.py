@@ -1,4 +1,4 @@
-"""The names of metrics, as in metrics.jsonl: the one module that forms them and takes them apart.
+"""The names of metrics, as in metrics.jsonl: the only module that formats and parses them.
 
 train/loss                               of the whole model
 grad_norm/head                           of a parameter outside the blocks
@@ -21,7 +21,7 @@ STREAM_RMS = 'stream_rms'
 GRAD_NORM, UPDATE_NORM, PARAM_NORM, UPDATE_RATIO = 'grad_norm', 'update_norm', 'param_norm', 'update_ratio'
 SEQUENCE_GRAD_NORM = 'sequence_grad_norm'
 GLOBAL_GRAD_NORM, CLIPPED_GRAD_NORM = f'{GRAD_NORM}/global', f'{GRAD_NORM}/clipped'
-CLIPPED_STEPS = f'{GRAD_NORM}/clipped_steps'  # the share of all steps so far
+CLIPPED_STEPS = f'{GRAD_NORM}/clipped_steps'  # the fraction of all steps so far
 GLOBAL_UPDATE_NORM, GLOBAL_PARAM_NORM = f'{UPDATE_NORM}/global', f'{PARAM_NORM}/global'
 SUBLAYERS = ('attention', 'feed_forward')
 OUTPUT = 'output'  # the site of the stream gradient at the output of the stack
@@ -30,10 +30,10 @@ _BLOCK = re.compile('block_([0-9]{2}|[1-9][0-9]{2,})')
 
 @dataclasses.dataclass(frozen=True)
 class MetricName:
-  """The name of a metric; `str` forms it and `parse` takes it apart.
+  """The name of a metric; `str` formats it, and `parse` is the inverse.
 
   Attributes:
-    measure: the quantity, as `grad_norm`.
+    measure: the quantity, such as `grad_norm`.
     layer: the index of the block; None outside the blocks.
     site: where in the block, or outside the blocks: a sublayer, a parameter such as `attention/query`, `head_0`,
       `output` or `global`; empty for the whole block.

@@ -1,4 +1,4 @@
-"""From a step's device arrays to named numbers."""
+"""Converts a step's device arrays to named numbers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,10 +33,10 @@ def named_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
                                           `update_ratio`, the norm of the update over that of the parameter
     stream_rms/block_03/attention         root mean square of the stream after the sublayer
 
-  With inspect.level=full also the other measures of `training.measures.forward_measures`, by sublayer, by layer or, as
+  With inspect.level=full, the other measures of `training.measures.forward_measures`, by sublayer, by layer or, like
   attention_entropy/block_03/head_0, by head; and lists with one number per position:
 
-    stream_gradient_by_position/...       as stream_gradient; the squares of a norm add up to that of all positions
+    stream_gradient_by_position/...       as stream_gradient; the squared norms add up to the one over all positions
 
   Returns:
     A float, or a list of floats, by name.
@@ -71,8 +71,8 @@ def by_site(measure: str, values: np.ndarray) -> Iterator[tuple[int, str, Any]]:
   """(3, 'attention', value) for each layer and sublayer; (3, 'head_0', value) and (3, '', value) by head and by layer.
 
   Args:
-    measure: a name of training/measures.py.
-    values: (L, ...) of it; axes after the sublayers', such as positions, become lists.
+    measure: its name in training/measures.py.
+    values: its values, (L, ...); axes after the sublayers', such as positions, become lists.
   """
   for layer, value in enumerate(values):
     if measure in PER_LAYER:

@@ -1,4 +1,4 @@
-"""From gradients to updates: clipping, a named optimizer, decoupled weight decay, a learning rate schedule.
+"""Turns gradients into updates: clipping, a named optimizer, decoupled weight decay, a learning rate schedule.
 
 Also the moving average of the parameters.
 """
@@ -46,7 +46,7 @@ def _stable_then_decay(config: OptimizerConfig, rest: int, decay: int) -> optax.
 
 
 def updates_in_common(config: OptimizerConfig, steps: int) -> int:
-  """The number of first updates of a run of `steps` steps whose learning rates equal those of any longer run."""
+  """How many of the first updates of a run of `steps` steps have the learning rates of any longer run."""
   until = {
     'constant': steps,
     'wsd': steps - config.decay_steps(steps) + 1,
@@ -79,7 +79,7 @@ def make_average(config: OptimizerConfig) -> Callable[[Any, Any, jax.Array], Any
 
   After t updates it is sum_k d^(t - k) params_k / sum_k d^(t - k), k = 1 to t, with d = config.ema: the average of
   Polyak & Juditsky 1992 over about the last 1 / (1 - d) updates, or over all of them while they are fewer. The initial
-  average has no weight in it.
+  value has no weight.
   """
 
   def average(before, params, updates):

@@ -1,6 +1,6 @@
-"""What training needs to know of the parameter tree: which leaves are stacked by layer, which are kernels, their names.
+"""The leaves of the parameter tree: which are stacked by layer, which are kernels, and their names.
 
-A path is that of a leaf in the parameters, or in a state that contains them, as `jax.tree.map_with_path` gives it.
+A path is that of a leaf in the parameters, or in a state that contains them, as `jax.tree.map_with_path` passes it.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ def is_kernel(path) -> bool:
 
 
 def parameter_name(path) -> str:
-  """The name of a parameter, as `attention/query`; `blocks` and `kernel` are not part of it."""
+  """The name of a parameter, such as `attention/query`; `blocks` and `kernel` are not part of it."""
   keys = _keys(path)
   return '/'.join(keys[keys[0] == BLOCKS : len(keys) - (keys[-1] == KERNEL)])
 

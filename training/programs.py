@@ -30,10 +30,10 @@ class Programs(NamedTuple):
 
 
 def programs_for(config: Config) -> Programs:
-  """The programs of a config, compiled unless this process has compiled them already, for any seed.
+  """The programs of a config, compiled unless this process has already compiled them for any seed.
 
   Raises:
-    ConfigError: if the mesh does not match the devices, or the batch does not divide over them.
+    ConfigError: if the mesh does not match the devices, or the batch cannot be split evenly over them.
   """
   return _compile(config.replace(dict.fromkeys(SEED_FIELDS, 0)))
 

@@ -14,8 +14,8 @@ from training.host import cores, processor
 # The fields of a provenance, and the type of each in JSON.
 FIELDS: Mapping[str, type] = {'code': dict, 'layout': str, 'device': str, 'versions': dict, 'settings': dict}
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
-# The entries of jax.config that decide bits: random numbers, types, compiled programs. The others concern messages,
-# caches, paths, debugging and waiting.
+# The entries of jax.config that affect the bits of results: random numbers, types, compiled programs. The others
+# concern messages, caches, paths, debugging and waiting.
 JAX_SETTINGS = (
   'eager_constant_folding', 'jax_allow_f16_reductions', 'jax_compiler_enable_remat_pass',
   'jax_cpu_collectives_implementation', 'jax_custom_vjp3', 'jax_default_device', 'jax_default_matmul_precision',
@@ -31,7 +31,7 @@ JAX_SETTINGS = (
 VARIABLES = ('XLA_FLAGS', 'LIBTPU_INIT_ARGS', 'NVIDIA_TF32_OVERRIDE')  # recorded even if they are not set
 # Variables with these prefixes, which XLA, cuBLAS, cuDNN and oneDNN read, are recorded if they are set.
 PREFIXES = ('XLA_', 'TF_XLA_', 'TF_CUDNN_', 'CUBLAS_', 'CUBLASLT_', 'CUDNN_', 'ONEDNN_', 'DNNL_', 'LIBTPU_')
-MEMORY_PREFIXES = ('XLA_PYTHON_CLIENT_', 'XLA_CLIENT_MEM_')  # only place memory; our launcher sets some of them
+MEMORY_PREFIXES = ('XLA_PYTHON_CLIENT_', 'XLA_CLIENT_MEM_')  # only memory allocation; our launcher sets some of them
 
 
 def provenance() -> dict[str, Any]:
@@ -40,7 +40,7 @@ def provenance() -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-  """The devices and cores of this process, the versions of numerical packages, and the settings that decide bits."""
+  """The devices and cores of this process, the versions of numerical packages, and the settings that affect results."""
   return {
     'layout': f'{jax.device_count()} {jax.default_backend()} device(s), {len(cores())} core(s)',
     'device': device_name(jax.devices()[0].device_kind),
@@ -50,15 +50,15 @@ def environment() -> dict[str, Any]:
 
 
 def device_name(kind: str) -> str:
-  """The name of a kind of device; of a CPU with its model, since its instruction set decides bits."""
+  """The name of a kind of device; for a CPU with its model, since its instruction set affects the bits."""
   return f'{kind} ({processor()})' if kind == 'cpu' else kind
 
 
 def by_name(recorded: Mapping[str, Any]) -> dict[str, Any]:
-  """The single values of a recorded environment: `device`, `layout`, `version of jax`, and each setting by its name.
+  """The values of a recorded environment: `device`, `layout`, `version of jax`, ..., and each setting by its name.
 
   Args:
-    recorded: a dict with some of FIELDS; those that are missing or null are left out.
+    recorded: a dict with some of FIELDS; those that are missing or null are omitted.
   """
   plain = {name: recorded[name] for name in ('device', 'layout') if recorded.get(name)}
   versions = {f'version of {name}': version for name, version in (recorded.get('versions') or {}).items()}
@@ -66,7 +66,7 @@ def by_name(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numerical_environment() -> dict[str, Any]:
-  """What in the environment may change more than the last bits, by name: device, versions, settings."""
+  """The parts of the environment that may change more than the last bits, by name: device, versions, settings."""
   return {name: value for name, value in by_name(environment()).items() if name != 'layout'}
 
 
@@ -78,7 +78,7 @@ def combined(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def settings() -> dict[str, str | int | float | bool | None]:
-  """All settings outside of the config that decide bits, by name; each a plain JSON value."""
+  """All settings outside of the config that affect the bits of results, by name; each a plain JSON value."""
   values: dict[str, Any] = {name: jax.config.values.get(name) for name in JAX_SETTINGS}
   values |= {name: os.environ.get(name) for name in VARIABLES}
   values |= {name: text for name, text in sorted(os.environ.items()) if _is_read_by_xla(name)}
@@ -90,6 +90,6 @@ def _is_read_by_xla(name: str) -> bool:
 
 
 def _plain(value: Any) -> str | int | float | bool | None:
-  """The value of an enum; the text of anything that JSON does not have."""
+  """A value as plain JSON: the value of an enum; the text of any other type."""
   value = getattr(value, 'value', value)
   return value if value is None or isinstance(value, str | int | float | bool) else str(value)

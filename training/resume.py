@@ -88,10 +88,10 @@ def _environment_changes(step: int, about: About) -> list[dict[str, Any]]:
 
 
 def _code_note(step: int, before: Mapping[str, Any] | None, steps: int) -> str:
-  """The warning for a run of `steps` steps that resumes at `step` with other code than it was trained with."""
+  """The warning for a run of `steps` steps that resumes at `step` with code other than it was trained with."""
   trained_by = describe_code(before) if before else 'a version that did not record its code'
-  parts = f'up to step {step} by {trained_by}; from there' if step < steps else f'trained by {trained_by}; evaluated'
-  return f'the code of model/ or training/ has changed: {parts} by {describe_code(code_version())}'
+  parts = f'up to step {step} by {trained_by}; from there' if step < steps else f'by {trained_by}; evaluated'
+  return f'the code of model/ or training/ has changed: trained {parts} by {describe_code(code_version())}'
 
 
 def check_start(directory: Path, config: Config, data_checksum: str) -> None:
@@ -136,7 +136,7 @@ def _equals_longer_run(config: Config, state: State, steps_before: int, about: A
 def _extension_note(config: Config, state: State, steps_before: int, extended_at: Sequence[int]) -> str:
   """The effect of more steps on the learning rate; `extended_at`: the steps at which the run was extended before."""
   steps, schedule = config.run.steps, config.optimizer.schedule
-  text = f'resumes from step {state.step}, to {steps} instead of {steps_before} steps'
+  text = f'resumes from step {state.step} and trains to step {steps} instead of {steps_before}'
   if schedule == 'constant':
     return f'{text}; the learning rate is constant, so this is a run of {steps} steps like any other'
   updates, common = int(state.optimizer[-1].count), updates_in_common(config.optimizer, steps_before)

@@ -1,4 +1,4 @@
-"""Scores held-out sequences batch by batch: reports progress, stops on request, and resumes after the last batch."""
+"""Scores held-out sequences batch by batch: reports progress, stops on request, resumes after the last scored batch."""
 
 import itertools
 import json
@@ -63,10 +63,10 @@ class Scoring:
     """Reads the sums of an evaluation of these parameters that was stopped, if there are any.
 
     Args:
-      config: of the run.
+      config: the run's config.
       programs: its compiled programs.
       params: to evaluate.
-      directory: of the run; None: no sums are stored.
+      directory: the run's directory; None: no sums are stored.
       depends_on: everything else that the sums depend on, as JSON.
       report: receives progress, {'evaluating': name, 'done': tokens, 'of': tokens}.
       stop: called after every batch; returns whether to stop.
@@ -82,7 +82,7 @@ class Scoring:
     """The mean loss over a dataset, or over `sequences` of it, evenly spread; NaN if any batch's is not finite.
 
     Args:
-      name: of this part of the evaluation, unique within it.
+      name: a name for this part of the evaluation, unique within it.
       source: what to score.
       sequences: how many of its sequences; None: all.
 
@@ -101,7 +101,7 @@ class Scoring:
     )
     for number, (nats, scored) in enumerate(_one_ahead(dispatched), done + 1):
       if not math.isfinite(nats):
-        return math.nan  # so is the mean, whatever the other batches are
+        return math.nan  # then the mean is not finite either
       sums.nats.append(float(nats))
       sums.scored.append(float(scored))
       self._on_progress(name, number * per_batch, batches * per_batch)
@@ -140,7 +140,7 @@ class Scoring:
       write_sealed(self._path, {'key': key, 'sums': {name: sums._asdict() for name, sums in self._sums.items()}})
 
   def _read(self) -> dict[str, Sums]:
-    """The stored sums; empty if there are none, or the file is damaged or of other parameters."""
+    """The stored sums; empty if there are none, or the file is damaged or belongs to other parameters."""
     several = jax.process_count() > 1
     exists = self._path is not None and self._path.exists()
     if several:
@@ -168,7 +168,7 @@ def _from_first(sums: dict[str, Sums]) -> dict[str, Sums]:
 
 
 def _one_ahead(results: Iterable[Any]) -> Iterable[Any]:
-  """Yields each result after the next one is dispatched: a GPU or TPU never waits for Python."""
+  """Yields each result after the next one is dispatched: so a GPU or TPU never waits for Python."""
   before = None
   for result in itertools.chain(results, [None]):
     if before is not None:

@@ -1,4 +1,4 @@
-"""The pure functions of training: take a step, score a batch."""
+"""The pure functions of training: taking a step, scoring a batch."""
 
 import dataclasses
 import functools
@@ -35,13 +35,13 @@ def weighted_loss(
   """Mean cross-entropy in nats over the scored tokens of a batch.
 
   Args:
-    config: of the run.
+    config: the run's config.
     params: as returned by `model.init`.
     batch: tokens and weights.
-    taps: of the gradient split, or None; see model/residual.py.
+    taps: the gradient taps, or None; see model/residual.py.
     dropout_key: None for no dropout.
     scored: the number of tokens to divide the summed nats by; None: the scored tokens of this batch. For a part of a
-      batch pass those of the whole batch: then losses, gradients and tap products of the parts add up to the whole's.
+      batch, pass that of the whole batch: then losses, gradients and tap products of the parts add up to the whole's.
     observe: whether the blocks return all forward statistics, or only the size of the stream.
     constrain: sharding of the stream and of a layer's parameters; see model.apply.
 
@@ -216,7 +216,7 @@ def has_diverged(config: Config, nonfinite_in_a_row):
 
 
 def is_logged(config: Config, step):
-  """Whether the metrics of this step (counted from 1) are logged: of the first, the last, every log_interval-th."""
+  """Whether the metrics of this step (counted from 1) are logged: the first, the last, every log_interval-th."""
   return (step % config.run.log_interval == 0) | (step == 1) | (step == config.run.steps)
 
 

@@ -42,7 +42,7 @@ def test_resuming_with_other_code_warns_and_is_recorded_in_the_result(finished, 
     with pytest.raises(Stop):
       train(tmp_path, report=report)
     (note,) = (one['note'] for one in reports if 'note' in one)
-    assert note.startswith('the code of model/ or training/ has changed: up to step 12 by revision ')
+    assert note.startswith('the code of model/ or training/ has changed: trained up to step 12 by revision ')
     assert note.endswith('; from there by digest 77777777')
   reports = []
   result = train(tmp_path, report=reports.append)  # by this code again: the third section

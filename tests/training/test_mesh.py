@@ -59,7 +59,7 @@ def test_the_shape_of_a_mesh(changes, devices, shape):
     ({'mesh.data': 4}, 2, 1, 'mesh.data=4 and mesh.fsdp=1 need 4 devices, not the 2 devices of'),
     ({'mesh.fsdp': 3}, 8, 1, 'mesh.fsdp=3 does not divide the 8 devices'),
     ({'mesh.data': 2}, 8, 2, 'need 2 devices, not the 8 devices'),  # each process must have a part
-    ({'run.batch_size': 12}, 8, 1, 'run.batch_size=12 does not divide over 8 devices'),
+    ({'run.batch_size': 12}, 8, 1, 'run.batch_size=12 cannot be split evenly over 8 devices'),
     ({'optimizer.accumulate': 4}, 8, 1, 'make it a multiple of 32'),
   ],
 )

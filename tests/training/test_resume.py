@@ -117,7 +117,7 @@ def test_extending_reports_the_effect_on_the_schedule(run):
   _, about, resumed_at, notes = start(run, CONFIG.replace({'run.steps': 80}))
   assert (resumed_at, about['extended_at'], about['run']['run.steps']) == (36, [36], 80)
   (note,) = notes
-  assert note.startswith('resumes from step 36, to 80 instead of 40 steps; from here on the cosine schedule is that of')
+  assert note.startswith('resumes from step 36 and trains to step 80 instead of 40; from here on the cosine schedule ')
   assert (
     f'the next learning rate is {rate(80):.3g} instead of {rate(40):.3g}. The two schedules agree only up to' in note
   )
@@ -128,7 +128,7 @@ def test_extending_at_a_constant_rate_is_not_recorded(tmp_path):
   constant = CONFIG.replace({'optimizer.schedule': 'constant'})
   *_, notes = start(made_run.make_run(tmp_path, constant, DATA), constant.replace({'run.steps': 80}))
   assert notes == [
-    'resumes from step 36, to 80 instead of 40 steps; '
+    'resumes from step 36 and trains to step 80 instead of 40; '
     'the learning rate is constant, so this is a run of 80 steps like any other'
   ]
 

@@ -14,7 +14,7 @@ FULL = OSError(28, 'No space left on device')
   ('error', 'message', 'traceback'),
   [
     (ConfigError('data.seed=-1: must be at least 0'), 'data.seed=-1: must be at least 0', False),
-    (SaveFailed('checkpoints/20', FULL), 'checkpoints/20 could not be written (No space left on device): earlier saves', False),
+    (SaveFailed('checkpoints/20', FULL), 'checkpoints/20 could not be written (No space left on device)', False),
     (FULL, 'runs/a could not be written (No space left on device): earlier saves are intact', False),
     (OSError(28, 'No space left on device', 'b.json'), 'b.json could not be written (No space left', False),
     (ValueError('one\ntwo'), 'ValueError: one', True),
