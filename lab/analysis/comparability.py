@@ -26,7 +26,7 @@ DEFAULT_CONFIG = Config().to_flat()
 
 
 def comparable_settings(run: RecordedRun) -> dict[str, Any]:
-  """Everything except the seeds that decides a run's numbers, by name; None for what its files do not record."""
+  """All settings except the seeds that determine a run's numbers, by name; None for those that were not recorded."""
   config, result = {**DEFAULT_CONFIG, **run.config}, run.result
   found = {path: value for path, value in config.items() if decides(path) and path not in SEED_FIELDS}
   found[DATA_CHECKSUM] = result.get('data_checksum')
@@ -36,7 +36,7 @@ def comparable_settings(run: RecordedRun) -> dict[str, Any]:
   extended = [] if config['optimizer.schedule'] == 'constant' else result.get('extended_at') or []
   found[EXTENDED_AT] = ', '.join(map(str, extended)) or 'none'
   settings = {name: value for name, value in (result.get('settings') or {}).items() if decides_random_numbers(name)}
-  for change in result.get('environment_changed_at') or ():  # a run trained under two values has both
+  for change in result.get('environment_changed_at') or ():  # a run trained with two values lists both
     for name, (before, now) in change['changes'].items():
       if decides_random_numbers(name) and change['step'] < result['steps']:
         settings[name] = f'{before} up to step {change["step"]}, then {now}'
@@ -44,7 +44,7 @@ def comparable_settings(run: RecordedRun) -> dict[str, Any]:
 
 
 def decides_random_numbers(setting: str) -> bool:
-  """Whether a JAX setting decides which random numbers a seed produces."""
+  """Whether a JAX setting determines which random numbers a seed produces."""
   return any(part in setting.lower() for part in ('prng', 'threefry', 'random_seed'))
 
 
@@ -94,7 +94,7 @@ def incomparable_variants(
 
 
 def inconsistencies(runs: Sequence[RecordedRun]) -> list[str]:
-  """How the runs of one variant differ apart from their seeds, a phrase each: run.steps is 30 in seed 3, 150 in ..."""
+  """Describes how the runs of one variant differ, apart from seeds: ['run.steps is 30 in seed 3, 150 in seeds 0-2']."""
   by_seed = {run.seed: comparable_settings(run) for run in runs}
   names = dict.fromkeys(name for settings in by_seed.values() for name in settings)
   reasons = []
@@ -119,7 +119,7 @@ def setting_differences(variant: Sequence[RecordedRun], baseline: Sequence[Recor
 def _incompatibilities(
   reference: str, variant: str, runs_of: Mapping[str, Sequence[RecordedRun]], declared: Mapping[str, Changes] | None
 ) -> list[str]:
-  """The differences between a variant and the reference that are not declared, a phrase each."""
+  """Describes each difference between a variant and the reference that is not declared."""
   ours, theirs = runs_of[variant], runs_of[reference]
   allowed = set() if declared is None else {*declared[variant], *declared[reference]}
   if all(run.result.get('learning_rate_tuned') for run in (*ours, *theirs)):
@@ -150,7 +150,7 @@ def _incompatibilities(
 
 
 def _same_text(one: RecordedRun, other: RecordedRun) -> bool:
-  """Whether two runs on different tokens read the same text, by its checksum; by its paths in older results."""
+  """Whether two runs on different tokens read the same text: by its checksum or, in older results, by its paths."""
   checksums = [run.result.get('text_checksum') for run in (one, other)]
   return checksums[0] == checksums[1] if all(checksums) else 'data.paths' not in _differing(one, other)
 
@@ -158,7 +158,7 @@ def _same_text(one: RecordedRun, other: RecordedRun) -> bool:
 def _deviations(
   variant: str, runs_of: Mapping[str, Sequence[RecordedRun]], declared: Mapping[str, Changes]
 ) -> list[str]:
-  """Where the runs of a variant deviate from its declaration, as after the declaration was edited."""
+  """Describes where the runs of a variant deviate from its declaration, for example because it was edited later."""
   first = runs_of[variant][0]
   free = TUNED_FIELDS if first.result.get('learning_rate_tuned') else ()
   config = {**DEFAULT_CONFIG, **first.config}
@@ -202,7 +202,7 @@ def _is_same_content(name: str, by_seed: Mapping[int, Mapping[str, Any]]) -> boo
 
 
 def _contradiction(run: RecordedRun) -> str:
-  """Where result.json contradicts config.json; empty if they agree."""
+  """Describes where result.json contradicts config.json; empty if they agree."""
   config, result = {**DEFAULT_CONFIG, **run.config}, run.result
   pairs = {'optimizer.learning_rate': result.get('learning_rate')}
   if result.get('status') != 'diverged':

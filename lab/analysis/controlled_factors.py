@@ -1,4 +1,4 @@
-"""Which factors the runs of a report held equal, and which its intervals cover; read from the runs themselves."""
+"""The factors that a report's runs hold equal, and those that its intervals cover; read from the runs themselves."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 
 def interval_covers(runs: ExperimentRuns) -> str | None:
-  """The sources of variation that an interval covers: what differs between seeds; None if there is one seed."""
+  """The sources of variation that the intervals cover, which differ between seeds; None if there are none."""
   several = [own for variant in runs.variants if len(own := runs.pooled(variant)) > 1]
   varied = [[name for name in seeded_components(own[0]) if _varies(name, own)] for own in several]
   common = [name for name in (varied[0] if varied else ()) if all(name in names for names in varied)]
@@ -39,7 +39,7 @@ def _varies(name: str, runs: Sequence[RecordedRun]) -> bool:
 
 
 def held_equal(runs: ExperimentRuns, entries: Entries, tuning_holds: bool) -> tuple[list[str], list[str]]:
-  """What the compared variants have in common, and what differs between them, a phrase each.
+  """Describes the factors that are equal in all compared variants, and those that differ between them.
 
   Args:
     runs: the runs of the experiment.

@@ -1,4 +1,4 @@
-"""Finds the results under a directory that count: those at <workdir>/<experiment>/<variant>/seed_<k>."""
+"""Finds the results to read under a directory: those at <workdir>/<experiment>/<variant>/seed_<k>."""
 
 import os
 import re
@@ -24,7 +24,7 @@ class FoundResults(NamedTuple):
 
   Attributes:
     records: every result.json at the location it names, each with `directory`; by experiment, variant and seed.
-    left_out: a line for each of the others, with the reason.
+    left_out: a line for each other result, with the reason for leaving it out.
   """
 
   records: list[Record]
@@ -45,7 +45,7 @@ def find_results(directory: str | os.PathLike) -> FoundResults:
   enclosing = [workdir for workdir in workdirs if workdir is not None and workdir in (root, *root.parents)]
   top = min(enclosing, key=lambda workdir: len(workdir.parts), default=None)
   counted = [workdir == top for workdir in workdirs] if top else _counted_below_renamed(root, read)
-  # A separate work directory inside this one, as runs/shakespeare in runs, is no mistake.
+  # A separate work directory inside this one, such as runs/shakespeare in runs, is not reported as misplaced.
   nested = [workdir is not None and workdir not in (top, root) for workdir in workdirs]
   if not any(counted):
     others = dict.fromkeys(workdir for workdir, is_nested in zip(workdirs, nested, strict=True) if is_nested)
@@ -70,7 +70,7 @@ def find_experiment_results(experiment: str, directory: str | os.PathLike) -> Fo
 
 
 def distinct(records: Sequence[Record]) -> list[Record]:
-  """Drops records of runs that were reached before, as through a symbolic link."""
+  """Drops duplicate records of a run that was found twice, for example through a symbolic link."""
   first = {os.path.realpath(record['directory']): record for record in reversed(records)}
   return [record for record in records if first[os.path.realpath(record['directory'])] is record]
 

@@ -54,7 +54,7 @@ def assemble(
   notes: Sequence[str],
   declared: bool = True,
 ) -> ExperimentRuns:
-  """Chooses the metric for runs that have been read, finds the variants that are not comparable, and reads baselines.
+  """Selects the metric for runs that have been read, finds variants that are not comparable, reads n-gram baselines.
 
   Args:
     experiment: the declared experiment.
@@ -91,7 +91,7 @@ def _pooled(
 
 
 def drop_duplicate_seeds(runs: Sequence[RecordedRun]) -> tuple[list[RecordedRun], list[str]]:
-  """Drops runs that repeat another seed's run; returns the others, and a line for each dropped one."""
+  """Drops runs that repeat another seed's run; returns the other runs, and a line for each dropped one."""
   distinct, notes = [], []
   for variant in dict.fromkeys(run.variant for run in runs):
     own = [run for run in runs if run.variant == variant]
@@ -115,7 +115,7 @@ def read_run(record: Mapping[str, Any], notes: list[str]) -> RecordedRun | None:
     metrics = results.load_metrics(directory)
   except ConfigError as error:
     metrics = pd.DataFrame()
-    notes.append(f'{error}; until then its curve is not drawn, and left out of the mean curve')
+    notes.append(f'{error}; until then its curve is not drawn and is left out of the mean curve')
   return RecordedRun(directory, record, {**comparability.DEFAULT_CONFIG, **config}, metrics)
 
 
@@ -150,7 +150,7 @@ def _extended(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _ngram_baselines(directory: Path, runs: Sequence[RecordedRun], metric: Metric) -> dict[str, float]:
-  """N-gram baselines on the split that the runs are compared on; in nats a token, only the unigram entropy is known.
+  """N-gram baselines on the split that the runs are compared on; in nats per token, only the unigram entropy is known.
 
   Empty if the runs read different texts, or if the file with the baselines belongs to another text.
   """

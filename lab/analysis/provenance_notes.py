@@ -58,7 +58,7 @@ def _note_code_change(run: RecordedRun) -> str | None:
   steps = [str(change['step']) for change in changes if change['step'] < run.result['steps']]
   if steps:
     return f'{name}: the code changed at step {", ".join(steps)}, so this run mixes two versions of the model'
-  return f'{name}: evaluated by other code than it was trained with' if changes else None
+  return f'{name}: evaluated with other code than it was trained with' if changes else None
 
 
 def _note_environment_change(run: RecordedRun) -> str | None:
@@ -97,7 +97,7 @@ def _note_unchecked(runs: ExperimentRuns) -> str | None:
 
 
 def differing_provenance(own: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> list[str]:
-  """The names of the provenance that differs between a variant's runs and the baseline's."""
+  """The names of the provenance entries that differ between a variant's runs and the baseline's."""
   settings = _setting_names([*own, *baseline])
   differing = []
   for name in dict.fromkeys(name for run in [*own, *baseline] for name in provenance_of(run)):
@@ -114,7 +114,7 @@ def _setting_names(runs: Iterable[RecordedRun]) -> set[str]:
 
 
 def _comparable_in(runs: Iterable[RecordedRun], is_setting: bool) -> list[RecordedRun]:
-  """The runs that can be compared in one name; for a JAX setting, those that recorded their settings."""
+  """The runs that can be compared in a value: all or, for a JAX setting, those that recorded their settings."""
   return [run for run in runs if run.result.get('settings') is not None or not is_setting]
 
 

@@ -9,8 +9,8 @@ import pandas as pd
 
 from training.metric_names import VALIDATION_BITS, VALIDATION_LOSS
 
-MARGIN_BITS = 0.02  # bits per byte; smaller differences count as none
-MARGIN_NATS = 0.014  # nats a token, for data without bytes
+MARGIN_BITS = 0.02  # bits per byte; smaller differences are considered negligible
+MARGIN_NATS = 0.014  # nats per token, for data without bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Score:
 
   Attributes:
     value: the final loss; None if the run diverged.
-    learned: whether the final loss is below the unigram entropy.
+    learned: whether the run completed and learned more than token frequencies; see training.evaluation.FAILED_TO_LEARN.
   """
 
   value: float | None
@@ -34,7 +34,7 @@ class Metric:
     column: its final value in result.json.
     curve: its name in metrics.jsonl, where it is measured on a fixed part of the validation split.
     unit: its unit, as printed.
-    margin: smaller differences count as none.
+    margin: smaller differences are considered negligible.
     split: the split of the final value.
   """
 
@@ -92,7 +92,7 @@ class RecordedRun:
 
   @property
   def learned(self) -> bool:
-    """Whether the run reached its last step with a loss below the unigram entropy."""
+    """Whether the run reached its last step and learned more than token frequencies."""
     return self.status == 'completed'
 
   @property

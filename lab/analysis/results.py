@@ -28,15 +28,15 @@ def load(*workdirs: str | os.PathLike) -> pd.DataFrame:
   """Loads the finished runs under one or more directories.
 
   A result that is not at <workdir>/<experiment>/<variant>/seed_<k>, such as a copy or a renamed run, is left out with a
-  warning: it would count as another seed. A run that is reached twice, as through a symbolic link, is one row.
+  warning: it would count as another seed. A run that is found twice, for example through a symbolic link, is one row.
 
   Args:
     *workdirs: work directories, or directories of experiments, variants or runs.
 
   Returns:
-    One row a run, ordered by experiment, variant and seed within each directory. The columns are those of results.csv,
-    then the other fields of result.json, then `workdir`, the argument that the run was found under, and `directory`,
-    the run directory. Values that a run does not have are missing (NaN or NA).
+    One row per run, ordered by experiment, variant and seed within each directory. The columns are those of
+    results.csv, then the other fields of result.json, then `workdir`, the argument that the run was found under, and
+    `directory`, the run directory. Values that a run does not have are missing (NaN or NA).
 
   Raises:
     ConfigError: if a directory has no finished run.
@@ -93,10 +93,10 @@ def as_table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
-  """Loads the metrics of a run: one row a logged step (the index), one column a metric; NaN if null or not logged.
+  """Loads a run's metrics: one row per logged step (the index), one column per metric; NaN if null or not logged.
 
-  Metrics that are lists, one number a position, are left out (see `load_positions`), as is an incomplete last line,
-  as after a power failure. If the run has times, the columns `wall_time` and `train_seconds` hold them; see
+  Lists with one number per position are left out (see `load_positions`), and so is an incomplete last line, such as a
+  power failure leaves. If the run has times, the columns `wall_time` and `train_seconds` hold them; see
   training/run_files/times.py.
 
   Raises:
@@ -113,7 +113,7 @@ def load_metrics(run_directory: str | os.PathLike) -> pd.DataFrame:
 
 
 def load_positions(run_directory: str | os.PathLike) -> pd.DataFrame:
-  """Loads what a run with inspect.level=full logged by position: one row a step and metric, one column a position.
+  """Loads a run's metrics by position, with inspect.level=full: one row per step and metric, one column per position.
 
   Raises:
     ConfigError: as `load_metrics`, or if nothing was logged by position.
@@ -134,7 +134,7 @@ def _read_rows(run_directory: str | os.PathLike) -> list[dict[str, Any]]:
   path = Path(run_directory) / 'metrics.jsonl'
   if not path.exists():
     raise ConfigError(
-      f'there is no {path}: pass a run directory, as runs/block/baseline/seed_0, or run its command again'
+      f'there is no {path}: pass a run directory, such as runs/block/baseline/seed_0, or run its command again'
     )
   result = intact_result(path.parent)
   if result is not None:

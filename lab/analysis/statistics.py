@@ -24,7 +24,7 @@ class PairedComparison:
     low, high: 95% interval of the mean difference, Student's t; None with fewer than two pairs.
     p: of a two-sided paired t-test; None with fewer than two pairs.
     differences: by seed.
-    margin: smaller differences count as none.
+    margin: smaller differences are considered negligible.
     verdict: `better`, `worse` or `equivalent` if the interval lies entirely below, above or within the margin;
       otherwise `inconclusive`; `unstable (k of n learned)` if a run diverged or failed to learn.
     direction: `better` or `worse` if the interval excludes 0, otherwise empty.
@@ -50,7 +50,7 @@ def compare_paired(variant: Mapping[int, Score], baseline: Mapping[int, Score], 
   Args:
     variant: the variant's scores by seed.
     baseline: the baseline's scores by seed.
-    margin: smaller differences count as none.
+    margin: smaller differences are considered negligible.
   """
   differences = {}
   for seed in sorted(set(variant) & set(baseline)):

@@ -122,7 +122,7 @@ def _note_partial_tuning(runs: ExperimentRuns) -> list[str]:
 
 
 def _tuning_entry(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
-  """How the learning rates were chosen; or, if the tuning does not apply to these runs, why not."""
+  """Describes how the learning rates were chosen or, if the tuning does not apply to these runs, why it does not."""
   pooled = [run for variant in runs.variants for run in runs.pooled(variant)]
   described = describe_tuning(tuning, runs.variants, _distinct(run.result.get('data_checksum') for run in pooled))
   mismatches = tuning_mismatches(tuning, pooled, runs.experiment)
@@ -134,7 +134,7 @@ def _tuning_entry(runs: ExperimentRuns, tuning: Tuning) -> dict[str, Any]:
 
 
 def _variant_entry(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
-  """The summary of one variant, without what needs the baseline."""
+  """The summary of one variant, without the values that depend on the baseline."""
   own, pooled = runs.of(variant), runs.pooled(variant)
   first = own[0]
   values = [value for run in pooled if (value := run.final(runs.metric)) is not None]
@@ -191,7 +191,7 @@ def _add_verdicts(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> 
 
 
 def _add_comparisons(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) -> None:
-  """Adds what needs the baseline to each entry: ratios, the paired difference and its sentence."""
+  """Adds the values that depend on the baseline to each entry: ratios, the paired difference and its sentence."""
   baseline = runs.experiment.baseline
   scores = {name: {run.seed: run.score(runs.metric) for run in runs.pooled(name)} for name in variants}
   comparisons = {
@@ -229,7 +229,10 @@ def _add_comparisons(runs: ExperimentRuns, variants: dict[str, dict[str, Any]]) 
 def _token_multiplier(
   runs: ExperimentRuns, variant: str, comparison: statistics.PairedComparison
 ) -> dict[str, Any] | None:
-  """How many times fewer tokens the better variant needs for the other's final loss, if the interval excludes 0."""
+  """How many times fewer tokens the better of two variants needs to reach the other's final loss.
+
+  None if the interval of the difference includes 0, or the curves cannot be compared.
+  """
   if not comparison.direction or comparison.verdict.startswith('unstable'):
     return None
   pair = [variant, runs.experiment.baseline]
@@ -262,7 +265,7 @@ def _initialisation(config: Mapping[str, Any]) -> str:
 
 
 def _changes(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
-  """How a variant's config differs from the baseline's; as declared if the baseline has no run."""
+  """The fields in which a variant's config differs from the baseline's; as declared if the baseline has no run."""
   baseline = runs.of(runs.experiment.baseline)
   if not baseline:
     return dict(runs.experiment.variants[variant])
@@ -284,7 +287,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _versions(runs: Iterable[RecordedRun]) -> dict[str, str]:
-  """Package versions, by package; several if the runs used several."""
+  """The version of each package; if the runs used several versions, all of them."""
   versions: dict[str, list[str]] = {}
   for run in runs:
     for package, version in (run.result.get('versions') or {}).items():

@@ -35,12 +35,12 @@ def tuning_settings(experiment: Experiment, scale: Config, changes: Changes) -> 
 
 
 def tuning_differences(found: Tuning, experiment: Experiment, scale: Config, changes: Changes) -> str:
-  """How the settings of a tuning differ from those of the experiment; empty if the tuning applies."""
+  """Describes how the settings of a tuning differ from those of the experiment; empty if the tuning applies."""
   then = identity(Config.from_flat(found.about['settings']))  # fields added since then had their default
   differing = differences(then, tuning_settings(experiment, scale, changes) | {path: then[path] for path in NOT_FIXED})
   declared = found.about['variants']
   others = [name for name, own in experiment.variants.items() if name in declared and declared[name] != dict(own)]
-  return '; '.join([*differing.values(), *(f'{name} had other changes there' for name in others)])
+  return '; '.join([*differing.values(), *(f'{name} was tuned with other changes' for name in others)])
 
 
 def plan_at_tuned_rates(

@@ -10,7 +10,7 @@ from lab.core.experiment import Experiment
 
 
 def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: Experiment) -> list[str]:
-  """Why the learning rates that a tuning chose do not apply to these runs, a phrase each; empty if they apply."""
+  """Lists the reasons why the learning rates that a tuning chose do not apply to these runs; empty if they apply."""
   lines: list[str] = []
   settings = {**DEFAULT_CONFIG, **tuning.about['settings']}
   for run in runs:
@@ -25,7 +25,7 @@ def tuning_mismatches(tuning: Tuning, runs: Sequence[RecordedRun], experiment: E
       lines.append(f'{run.variant} was tuned with other changes')
     same_text = run.result.get('data_checksum') == tuning.about['data_checksum']
     if not same_text:
-      lines.append('the tuning read another text')
+      lines.append('the tuning used another text')
     free = {*declared, *TUNED_FIELDS, EVALUATION_TOKENS, *(TEXT_FIELDS if same_text else ())}
     lines += [
       f'{path} is {wording.format_setting(value)} ({wording.format_setting(settings[path])} in the tuning)'

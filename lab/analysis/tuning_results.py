@@ -1,7 +1,7 @@
 """tuned.csv: the results of a grid of learning rates, and the rate that was chosen for each variant.
 
-The file begins with its provenance, a line each, as `# command: "python train.py --tune"`; then one row a run. If a
-copy is at experiments/tuned/<experiment>.csv, the experiment runs at these rates wherever its settings are the same.
+The file begins with its provenance, one entry per line, such as `# command: "python train.py --tune"`; then it has one
+row per run. If a copy is at experiments/tuned/<experiment>.csv, commands with the same settings use these rates.
 """
 
 import csv
@@ -29,8 +29,8 @@ class GridPoint:
     variant, learning_rate, warmup_steps, seed: the run.
     status: `completed`, `diverged` or `failed_to_learn`.
     final_loss: the validation loss after the last step; None if the run diverged.
-    counted_loss: the loss that the choice is based on: `final_loss`; at least the unigram entropy if the run failed to
-      learn; the loss at the initial values if it diverged.
+    counted_loss: the loss that the choice is based on: `final_loss`, but at least the unigram entropy if the run failed
+      to learn, and the loss at the initial values if it diverged.
     unit: the unit of both losses.
     chosen: whether this learning rate and warm-up were chosen for the variant.
   """
@@ -90,7 +90,7 @@ class Tuning:
 
 
 def mark_chosen(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
-  """Sets `chosen` at each variant's setting with the lowest mean counted loss; of equal ones, at the first."""
+  """Sets `chosen` for each variant's setting with the lowest mean counted loss; of equal ones, for the first."""
   by_setting: dict[str, dict[tuple[float, int], list[float]]] = {}
   points = list(points)
   for point in points:

@@ -69,7 +69,7 @@ def _unstable(comparison: PairedComparison, runs: Mapping[str, int], unit: str, 
   text = f'{comparison.verdict}: {" and ".join(describe_failures(runs)) or "every run learned"} at {where}'
   if comparison.difference is None:
     return f'{text}; in no pair did both runs reach the last step'
-  pairs = 'the one pair' if comparison.n == 1 else f'the {comparison.n} pairs'
+  pairs = 'the only pair' if comparison.n == 1 else f'the {comparison.n} pairs'
   return f'{text}; {format_effect(comparison, unit)} over {pairs} in which both runs reached the last step'
 
 

@@ -43,7 +43,7 @@ def join_phrases(phrases: Sequence[str], limit: int) -> str:
 
 
 def format_setting(value: Any) -> str:
-  """A setting's value; of a long hexadecimal checksum the first eight digits."""
+  """A setting's value; only the first eight digits of a long hexadecimal checksum."""
   if isinstance(value, str) and len(value) >= 16 and all(character in '0123456789abcdef' for character in value):
     return value[:8]
   return 'not recorded' if value is None else "''" if value == '' else str(value)

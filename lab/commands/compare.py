@@ -1,4 +1,4 @@
-"""--compare=runs/block/relu,runs/custom/mine: one report over finished runs of any experiments and work directories."""
+"""--compare=runs/block/relu,runs/custom/mine: one report on finished runs of any experiments and work directories."""
 
 import dataclasses
 import os
@@ -39,7 +39,7 @@ def write_comparison(
     directories: work directories, or directories of experiments, variants or runs; the first variant in them is the
       baseline.
     workdir: where the report is written.
-    name: the name of its folder; if empty, made from the directories.
+    name: the name of its folder; if empty, derived from the directories.
     label_flags: see `labels.parse_labels`.
     command: reproduces the report.
 
@@ -113,7 +113,7 @@ def distinct_names(groups: Sequence[RunGroup]) -> list[str]:
 
 
 def comparison_name(directories: Sequence[str]) -> str:
-  """A name for a comparison: block-baseline+custom-mine; a long name is cut and ends with a checksum."""
+  """A name for a comparison: block-baseline+custom-mine; a long name is truncated and ends with a checksum."""
   parts = ['-'.join(Path(directory).parts[-2:]) for directory in directories]
   name = '+'.join(re.sub(r'[^A-Za-z0-9_.=+-]+', '-', part).strip('-.') for part in parts).strip('+-.')
   if len(name) <= names.SHORTENED_LENGTH and len(set(parts)) == len(parts) and names.SAFE_NAME.fullmatch(name):

@@ -25,7 +25,7 @@ from training.programs import train_program
 from training.run_files.run_directory import workdir_of
 
 COLUMNS = (
-  'mesh', 'parameters', 'GFLOPs\na step', 'parameters\nMB', 'optimizer\nMB', 'temporary\nMB', 'total\nMB',
+  'mesh', 'parameters', 'GFLOPs\nper step', 'parameters\nMB', 'optimizer\nMB', 'temporary\nMB', 'total\nMB',
 )  # fmt: skip
 
 TIMED_STEPS = 5
@@ -73,7 +73,7 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
 
 
 def _tokens_per_second(config: Config, compiled: Compiled) -> float:
-  """The number of tokens per second that the fastest of a few steps trains on; the parameters are 0."""
+  """The training speed of the fastest of a few steps, with all parameters 0."""
   shapes, batch_shapes = compiled.in_avals[0]
   where, rows = compiled.input_shardings[0]
   state, batch = (

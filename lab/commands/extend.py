@@ -34,7 +34,7 @@ def find_custom_run(changes: Changes, workdir: Path) -> str:
 
 
 def changed_settings(changes: Changes) -> list[str]:
-  """The changed settings that decide a run's numbers, except the number of steps."""
+  """The changed settings that determine a run's numbers, except the number of steps."""
   return [path for path in changes if path in identity(Config()) and path != STEPS]
 
 
@@ -46,7 +46,7 @@ def plan_extension(
   Args:
     experiment: the variants and seeds to extend.
     planned: the same runs as if they were new, which have the requested number of steps of each variant.
-    changes: from the command line, by path; among the settings that decide a run only the steps may differ.
+    changes: from the command line, by path; of the settings that determine a run's numbers, only the steps may differ.
     workdir: the work directory.
     any_seed: whether to extend all existing seeds.
 
@@ -74,7 +74,7 @@ def plan_extension(
 
 
 def mark_tuned(runs: Sequence[Run], tuning: Tuning | None) -> list[Run]:
-  """Sets `tuned` as it was when the runs were trained; for a run without a result, its learning rate decides."""
+  """Sets `tuned` as it was when the runs were trained; for a run without a result, its learning rate determines it."""
   chosen = tuning.chosen if tuning else {}
   finished = [run for run in runs if (run.directory / RESULT).exists()]
   can_be_tuned = not finished or any(run.tuned for run in finished)

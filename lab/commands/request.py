@@ -1,4 +1,4 @@
-"""The flags of train.py as a request, and the experiment and config changes that it stands for."""
+"""The flags of train.py as a request, and the experiment and config changes that it specifies."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class TrainRequest:
   Attributes:
     command: the shell command that makes the same request.
     config_file: the scale file of --config, or None.
-    changes: changes of config fields on the command line, by path.
+    changes: changes to config fields on the command line, by path.
     given: the flags that were passed, including those passed with their default value.
   """
 

@@ -73,9 +73,9 @@ def run_experiment(
     launcher: trains the runs; see lab/launch/launchers.py.
     console: where to print.
     command: reproduces the report, which shows it.
-    extend: whether runs with fewer steps that are otherwise the same resume and train to the requested number.
+    extend: whether existing runs with fewer steps, but otherwise the same settings, train to the requested number.
     tuning: the tuning of the experiment, which the report shows; None if there is none.
-    joins: whether this process trains the run together with another process, which leads.
+    joins: whether several processes train the run together and this is not the first of them.
     options: what the report shows.
 
   Returns:
@@ -135,7 +135,7 @@ def train_runs(
 
 
 def _load_data(runs: Sequence[Run]) -> Data:
-  """Loads the data of all runs, once for all seeds, and checks what runs start from; returns the first run's data."""
+  """Loads the data of all runs, once for all seeds, and checks that they can start; returns the first run's data."""
   loaded: dict[Any, Data] = {}
   for run in runs:
     config = run.config

@@ -1,6 +1,6 @@
 """--status: the state of each run, read from its files, also while another process or a cluster trains it.
 
-A run's lock tells whether it is being trained. On file systems whose locks are not visible to other machines, as on
+A run's lock shows whether it is being trained. On file systems whose locks are not visible to other machines, as on
 some clusters, a run that trains on another machine is shown as stopped, with a recent last log line.
 """
 
@@ -78,7 +78,7 @@ def status_of(run: Run) -> Status:
 def print_status(runs: Sequence[Run], console: Console, extend: bool = False) -> int:
   """Prints a row per run, the end of the log of failed runs, and the number of runs in each state; returns 0.
 
-  If a directory holds another run than the requested one, the state of that run is shown, with a line that says so.
+  If a directory contains a different run from the requested one, the state of that run and a line about it are printed.
 
   Raises:
     ConfigError: if a directory is damaged.
@@ -104,7 +104,7 @@ def print_status(runs: Sequence[Run], console: Console, extend: bool = False) ->
 
 
 def print_workdir_status(workdir: Path, console: Console) -> int:
-  """Prints the same for all runs of all experiments in a work directory; returns 0."""
+  """Prints the status of all runs of all experiments in a work directory; returns 0."""
   found = find_runs(workdir)
   if found.runs:
     _print_table({run: status_of(run) for run in found.runs}, console)

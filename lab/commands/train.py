@@ -87,7 +87,7 @@ def run_request(request: TrainRequest, console: Console) -> int:
 def _extended(
   runs: list[Run], tuning: Tuning | None, experiment: Experiment, scale: Config, changes: Changes, console: Console
 ) -> tuple[list[Run], Tuning | None]:
-  """The extended runs with `tuned` as it was, and the tuning that their report shows; learning rates do not change."""
+  """The extended runs, whose learning rates and `tuned` do not change, and the tuning that their report shows."""
   runs = extend.mark_tuned(runs, tuning)
   if tuning is None or not any(run.tuned for run in runs):
     return runs, None

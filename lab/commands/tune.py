@@ -1,4 +1,4 @@
-"""--tune: trains every variant at the same grid of learning rates, on separate seeds, and chooses the lowest loss.
+"""--tune: trains every variant on the same grid of learning rates, with separate seeds, and selects the best rates.
 
 Its runs are in <workdir>/<experiment>/tuning/<variant>/lr_<rate>/seed_<k>, where they do not count as runs of the
 experiment.
@@ -106,7 +106,7 @@ def plan_grid(experiment: Experiment, scale: Config, changes: Changes, workdir: 
 
 
 def read_points(runs: Sequence[Run]) -> list[GridPoint]:
-  """The losses of the finished runs of a grid, in bits per byte if the data has bytes, otherwise in nats a token.
+  """The losses of the finished runs of a grid, in bits per byte if the data has bytes, otherwise in nats per token.
 
   Raises:
     ConfigError: if a log is damaged.
@@ -141,7 +141,7 @@ def _intact(path: Path) -> Tuning | None:
 def _tuning_of_other_variants(
   path: Path, experiment: Experiment, scale: Config, changes: Changes, console: Console
 ) -> Tuning | None:
-  """The points of tuned.csv for variants that are not tuned now, which the new file keeps; None if there are none.
+  """The points of tuned.csv for variants not tuned by this command, which the new file keeps; None if there are none.
 
   Raises:
     ConfigError: if they were tuned with other settings, or the file is damaged: then all variants must be tuned again.

@@ -51,8 +51,8 @@ def final_loss_by_variant(runs: ExperimentRuns, summary: Summary) -> CaptionedFi
     panels[0][1].set_xlabel(f'difference to baseline\n({unit})')
     caption += (
       'Right: the same minus the baseline of the same seed, on a separate scale; bar: mean with its 95% interval by '
-      f"Student's t; band: the margin of ±{wording.format_compact(runs.metric.margin)}, within which differences count "
-      'as none; arrow: off the scale.'
+      f"Student's t; band: the margin of ±{wording.format_compact(runs.metric.margin)}, within which differences are "
+      'considered negligible; arrow: off the scale.'
     )
   if runs.not_comparable:
     caption += f' Points without a mean: runs that are not comparable ({", ".join(runs.not_comparable)}).'

@@ -87,7 +87,7 @@ def _caption(tuning: Tuning, unit: str) -> str:
   caption = (
     f'Final validation loss in {unit} against learning rate, every variant on the same grid. Points: tuning seeds '
     f'{", ".join(map(str, tuning.seeds))}, which are not used elsewhere; lines: their means'
-    f'{", one for each warm-up" if several else ""}; ring, and in parentheses: the rate with the lowest mean.'
+    f'{", one for each warm-up" if several else ""}; ring, and number in parentheses: the rate with the lowest mean.'
   )
   if 'failed_to_learn' in statuses:
     caption += ' Hollow, above: a run that did not learn; in the mean it counts as at least the unigram entropy.'

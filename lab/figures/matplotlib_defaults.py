@@ -37,7 +37,7 @@ class _Finder(MetaPathFinder):
 
 
 class _AtDefaults(Loader):
-  """Loads matplotlib from the folder of its default matplotlibrc: it looks in the current folder first."""
+  """Loads matplotlib from inside the folder of its default matplotlibrc, because it reads ./matplotlibrc first."""
 
   def __init__(self, loader: Loader, defaults: Path):
     self._loader, self._defaults = loader, defaults

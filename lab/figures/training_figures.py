@@ -76,7 +76,7 @@ def update_ratio(metrics: pd.DataFrame) -> CaptionedFigure:
   name, title = 'update_ratio', 'Update-to-parameter ratio by layer'
   squares = _by_layer(metrics)
   if squares is None:
-    return CaptionedFigure(name, title, 'Not drawn: the run logged no norms of parameters (inspect.level=off).', None)
+    return CaptionedFigure(name, title, 'Not drawn: the run logged no parameter norms (inspect.level=off).', None)
   ratio = np.sqrt(squares[UPDATE_NORM] / squares[PARAM_NORM])
   figure = new_figure(2.8)
   axes = figure.subplots()

@@ -25,7 +25,7 @@ def loss_over_time(runs: ExperimentRuns, summary: Summary) -> CaptionedFigure:
   curves = {variant: own for variant, own in curves.items() if own}
   if not any(len(curve) > 1 for own in curves.values() for curve in own):
     return CaptionedFigure(
-      name, title, 'Not drawn: the runs have logged no times, or one point of the curve each.', None
+      name, title, 'Not drawn: the runs logged no times, or only one point of the curve each.', None
     )
   figure, styles = new_figure(3.1 + 0.15 * max(0, len(curves) - 6)), variant_styles(runs.experiment)
   axes = figure.add_subplot()

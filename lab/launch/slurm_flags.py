@@ -17,7 +17,7 @@ TIME = flags.DEFINE_string(
 )  # fmt: skip
 GPUS = flags.DEFINE_integer('slurm_gpus', None, 'GPUs per run. Default: none are requested.', lower_bound=1)
 CPUS = flags.DEFINE_integer('slurm_cpus', None, "CPU cores per run. Default: the cluster's.", lower_bound=1)
-MEMORY = flags.DEFINE_string('slurm_mem', None, "Memory per run, as in 16G. Default: the cluster's.")
+MEMORY = flags.DEFINE_string('slurm_mem', None, "Memory per run, such as 16G. Default: the cluster's.")
 ACCOUNT = flags.DEFINE_string('slurm_account', None, "The account to charge. Default: the user's.")
 ALL_FLAGS = (PARTITION, TIME, GPUS, CPUS, MEMORY, ACCOUNT)
 

@@ -33,7 +33,7 @@ def write(
 
   Args:
     experiment: the declared experiment; its variants are the ones that are shown.
-    directory: <workdir>/<experiment>: the runs, and where the report is written.
+    directory: <workdir>/<experiment>, which contains the runs; the report is written to it.
     command: reproduces the report; the page shows it.
     tuning: the tuning of the experiment, which has a figure; None if there is none.
     names: labels by variant, for those that have one.
@@ -42,7 +42,7 @@ def write(
     The summary, and the files that were written, report.html last.
 
   Raises:
-    ConfigError: if the directory has no run of the declared variants; the message says what to run.
+    ConfigError: if the directory has no run of the declared variants; the message has the command that trains them.
   """
   names = names or {}
   runs = labels.relabel(load_runs.load(experiment, directory), names)

@@ -28,7 +28,7 @@ def write_all(summary: Mapping[str, Any], directory: Path) -> list[Path]:
 
 
 def rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """One row per variant, in the order of the summary; None if there is no number.
+  """One row per variant, in the order of the summary; missing numbers are None.
 
   `variant` is the variant's label, `name` the name of its folder; `n` is the number of pairs of runs, and `difference`
   is variant minus baseline, with the 95% interval `low` to `high`.

@@ -269,7 +269,7 @@ def test_a_run_with_a_damaged_log_is_missing_only_from_the_curves(directory):
   pd.testing.assert_series_equal(mean, recorded_run.mean_curve(others, found.metric))
   assert len(mean)
   assert any(
-    note.endswith('; until then its curve is not drawn, and left out of the mean curve') for note in summary['notes']
+    note.endswith('; until then its curve is not drawn and is left out of the mean curve') for note in summary['notes']
   )
   assert summary['variants']['post_norm']['comparison']['n'] == 4
   assert summary['variants']['post_norm']['token_multiplier'] is None

@@ -155,7 +155,7 @@ def test_a_run_whose_code_changed_is_reported(directory):
   assert 'post_norm, seed 2: the code changed at step 40, so this run mixes two versions of the model' in notes
   edit_runs(directory, 'post_norm', [2], result={'code_changed_at': [{'step': 300, 'digest': 'b' * 64}]})
   notes = summary_of(directory)['notes']
-  assert 'post_norm, seed 2: evaluated by other code than it was trained with' in notes
+  assert 'post_norm, seed 2: evaluated with other code than it was trained with' in notes
   assert not [note for note in notes if 'mixes' in note]
 
 
@@ -183,7 +183,7 @@ MISMATCHES = {
     {'settings': {**Config().to_flat(), 'run.steps': 150}},
     'run.steps is 300 (150 in the tuning)',
   ),
-  'another text': ({'checksum': OTHER_TEXT}, 'the tuning read another text'),
+  'another text': ({'checksum': OTHER_TEXT}, 'the tuning used another text'),
   'another rate': (
     {'rate': 2e-3},
     'baseline runs at learning rate 4e-3 with warm-up 20 steps (tuned: learning rate 2e-3 with warm-up 20 steps)',
