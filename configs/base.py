@@ -9,7 +9,7 @@ from training.config import Config, DataConfig, OptimizerConfig, RunConfig
 
 
 def get_config() -> Config:
-  """86M parameters for bytes, 124M for 50,304 tokens; bfloat16; 2,000 steps of 32 sequences: 66M bytes."""
+  """86M parameters with bytes as tokens, 124M with 50,304 tokens; bfloat16; 2,000 steps of 32 sequences: 66M bytes."""
   return Config(
     model=ModelConfig(
       num_layers=12, d_model=768, num_heads=12, position='learned', num_positions=1024, tie_embeddings=True,

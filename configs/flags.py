@@ -29,7 +29,7 @@ DEFINE: dict[Any, Any] = {
 def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines `--config`, one typed flag per field of Config, and short flags; the value None means "not passed"."""
   flags.DEFINE_string(
-    'config', None, 'A scale file, whose get_config() returns a Config. Default: the scale file of the experiment.',
+    'config', None, 'A Python file whose get_config() returns a Config. Default: the scale file of the experiment.',
     flag_values=flag_values,
   )  # fmt: skip
   for name, section in sections().items():
@@ -37,7 +37,7 @@ def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
     for field in dataclasses.fields(section):
       _define(f'{PREFIX}{name}.{field.name}', field, descriptions.get(field.name, ''), flag_values)
   for name, kind in SHORT.items():
-    text = f'Short for --config.model.{name}.'
+    text = f'Short form of --config.model.{name}.'
     flags.DEFINE_enum(name, None, list(typing.get_args(kind)), text, flag_values=flag_values)
   flags.DEFINE_bool(
     'residual', None, '--noresidual sets the residual scale of both sublayers to 0.', flag_values=flag_values
@@ -45,7 +45,7 @@ def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
 
 
 def field_descriptions(section: type) -> dict[str, str]:
-  """Returns the description of each field of a section of Config, from the attributes in its docstring."""
+  """The description of each field of a section of Config, from the attributes in its docstring."""
   attributes = (inspect.getdoc(section) or '').partition('Attributes:\n')[2]
   entries = re.findall(r'^  (\w[\w, ]*): (.*(?:\n    .*)*)', attributes, re.MULTILINE)
   return {name: ' '.join(text.split()) for names, text in entries for name in names.split(', ')}
@@ -87,7 +87,7 @@ def load_config(path: str) -> Config:
   """The Config that the get_config() of a scale file returns.
 
   Raises:
-    ConfigError: if there is no such file, or it fails or returns something else.
+    ConfigError: if there is no such file, it raises an error, or it does not return a Config.
   """
   file = parse_path(path, '--config').absolute()
   if not file.is_file():

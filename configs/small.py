@@ -1,4 +1,4 @@
-"""Scale for one GPU, or slowly for a CPU: 8 layers of width 256, 256 positions.
+"""Scale for one GPU or, more slowly, a CPU: 8 layers of width 256, 256 positions.
 
 python train.py --config=configs/small.py
 """

@@ -87,7 +87,7 @@ def change_depth(run: Path) -> None:
     (lambda run: replace(run / 'config.json', True), [], 'config.json cannot be read: Is a directory'),
     (lambda run: change_config(run, **{'model.d_ff': 7}), [], 'model.d_ff is 7 there, 0 here'),
     (lambda run: change_config(run, **{'model.new': 7}), [], 'model.new is 7 there, None here'),
-    (lambda run: change_data_checksum(run, 'x'), [], 'was trained on another text'),
+    (lambda run: change_data_checksum(run, 'x'), [], 'was trained on a different text'),
     (lambda run: (run / 'metrics.jsonl').unlink(), [], 'none is intact; restore'),
     (lambda run: (run / 'metrics.jsonl').write_text('x' * 999), [], 'metrics.jsonl has changed in its first'),
     (lambda run: replace(run / 'metrics.jsonl', True), [], 'metrics.jsonl is a folder, where a file is needed'),

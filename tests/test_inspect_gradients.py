@@ -24,7 +24,7 @@ TINY = {
 
 CASES = {
   '': 'pass one of --run',
-  '--run=nowhere': 'there is no run in nowhere: give the directory of one',
+  '--run=nowhere': 'there is no run in nowhere: pass a run directory',
   '--run=run --config=configs/tiny.py': 'pass one of --run',
   '--run=run --compare=run': 'pass one of --run',
   '--run=run --norm_placement=post': 'pass one of --run',

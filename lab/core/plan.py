@@ -89,7 +89,7 @@ def check_tuned_label(run: Run) -> None:
     stored, planned = ('not tuned', 'tuned') if run.tuned else ('tuned', 'not tuned')
     raise ConfigError(
       f'{run.directory} holds a run whose learning rate was {stored}, but that of this run is {planned}: '
-      f'start this one with --workdir={run_directory.workdir_of(run.directory)}_2'
+      f'use --workdir={run_directory.workdir_of(run.directory)}_2 for this run'
     )
 
 

@@ -27,5 +27,5 @@ def select_steps(directory: Path, checkpoints: Sequence[int], step: str) -> list
   if not step.isdecimal():
     raise ConfigError(f'--step={step}: must be init, latest, all or a number')
   if int(step) not in [0, *checkpoints]:
-    raise ConfigError(f'{directory} has no checkpoint of step {step}: there are {format_steps(checkpoints)}')
+    raise ConfigError(f'{directory} has no checkpoint of step {step}; available: {format_steps(checkpoints)}')
   return [int(step)]

@@ -153,7 +153,7 @@ def test_the_data_checksum_of_a_run_is_read_from_its_result(finished, tmp_path):
   shutil.copytree(finished[0], run)
   (run / 'environment.json').write_text('{"data_checksum": "another"}')
   run_directory.check_data(run, finished[1]['data_checksum'])
-  with pytest.raises(ConfigError, match='was trained on another text'):
+  with pytest.raises(ConfigError, match='was trained on a different text'):
     run_directory.check_data(run, 'another')
 
 

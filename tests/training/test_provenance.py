@@ -125,5 +125,5 @@ def test_other_code_or_settings_than_a_run_was_trained_with_are_reported(tmp_pat
     settings=settings() | {'jax_enable_x64': True},
   )
   by_code, by_settings = provenance_changes(tmp_path)
-  assert by_code.startswith(f'{tmp_path} was trained by other code (digest 77777777) than measures it now (')
-  assert by_settings == f'{tmp_path} was trained under other settings (jax_enable_x64 was True, is False)'
+  assert by_code.startswith(f'{tmp_path} was trained by code (digest 77777777) other than that measuring it now (')
+  assert by_settings == f'{tmp_path} was trained with other settings (jax_enable_x64 was True, is False)'

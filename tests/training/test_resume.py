@@ -207,7 +207,7 @@ def test_init_from_checkpoints_of_another_run_is_refused(run, tmp_path):
   """Its config.json was changed."""
   wide = {'model.d_model': 16}
   (run / 'config.json').write_text(json.dumps(CONFIG.replace(wide).to_flat()))
-  with pytest.raises(ConfigError, match=r'not that of its checkpoints \(model\.d_model is 8 there, 16 here\)'):
+  with pytest.raises(ConfigError, match=r'does not match its checkpoints \(model\.d_model is 8 there, 16 here\)'):
     start(tmp_path / 'new', from_run(run, **wide))
 
 

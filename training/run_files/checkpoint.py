@@ -54,9 +54,9 @@ class Checkpoints:
     """Creates the directory if necessary, and deletes unfinished checkpoints in it.
 
     Args:
-      directory: of the checkpoints.
+      directory: the directory of the checkpoints.
       keep: number of checkpoints to keep; older ones are deleted.
-      check: called before a save is started and completed; raises if it must not be.
+      check: called before a save is started and before it is completed; raises to prevent that.
     """
     self._directory, self._keep, self._check = directory.absolute(), keep, check  # Orbax requires absolute paths
     self._directory.mkdir(parents=True, exist_ok=True)
@@ -74,13 +74,13 @@ class Checkpoints:
     try:
       self.wait()
     finally:
-      self._thread.shutdown(wait=False)  # the thread is idle, or hangs
+      self._thread.shutdown(wait=False)  # the thread is idle or hangs
 
   def save(self, state: State, about: About) -> None:
     """Starts writing the state under its step; returns when its arrays may be donated.
 
     Raises:
-      SaveFailed: if this save cannot start, or the one before it failed.
+      SaveFailed: if this save cannot start, or the previous one failed.
     """
     self.wait()
     self._check()
@@ -113,7 +113,7 @@ class Checkpoints:
 
     Args:
       like: arrays or jax.ShapeDtypeStructs with the structure, shapes, types and shardings of the state. The shardings
-        may differ from those at the save; a leaf without one is placed on one device.
+        may differ from those of the saved state; a leaf without one is placed on one device.
       check: called with the JSON stored with a checkpoint, before it is loaded; raises Damaged to skip the checkpoint,
         or another error to refuse it.
 
@@ -169,7 +169,7 @@ def newest_intact(directory: Path, read: Callable[[Path], Any]) -> tuple[Any, li
   """Reads the newest intact checkpoint.
 
   Args:
-    directory: of the checkpoints.
+    directory: the directory of the checkpoints.
     read: called with the folder of a checkpoint; raises Damaged if it is damaged.
 
   Returns:

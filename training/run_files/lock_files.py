@@ -1,8 +1,8 @@
 """Lock files with a heartbeat, for file systems without `flock`.
 
-Guarantees: of processes on one machine, one holds a lock file, and the lock is free at once when that process dies.
-Of processes on several machines, one holds it as long as its heartbeat reaches the file system at least every EXPIRY
-seconds; a process that was suspended for longer notices before it saves (`LockFile.is_ours`).
+Guarantees: on one machine, at most one process holds a lock file, and the lock is free as soon as that process dies.
+Across machines, a process holds it as long as its heartbeat reaches the file system at least every EXPIRY seconds; a
+process that was suspended for longer notices before it saves (`LockFile.is_ours`).
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def release(lock: LockFile) -> None:
 
 
 def holder(path: Path) -> str | None:
-  """The live process that holds a lock file, as `process 12 on host`, or None; writes nothing."""
+  """The live process that holds a lock file, such as `process 12 on host`, or None; writes nothing."""
   owner = _read(path)
   if owner is None or not _is_live(path, owner, time.time()):
     return None
@@ -124,7 +124,7 @@ def _remove(path: Path, stale: dict[str, Any] | None) -> None:
 
 
 def _clock_of(folder: Path) -> float:
-  """The current time by the clock of the folder's file system, which a file server sets."""
+  """The current time by the clock of the folder's file system, which may be a file server's."""
   probe = folder / f'.clock.{secrets.token_hex(8)}.unfinished'
   try:
     probe.touch()
@@ -144,7 +144,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-  """When a process started, which distinguishes it from a later one with the same id; '' if that is not known.
+  """When a process started, which distinguishes it from a later one with the same id; '' if unknown.
 
   None if the process does not exist or is a zombie.
   """

@@ -1,8 +1,8 @@
-"""Locks: at a time, one command claims a run, one process trains it, and one command writes a report.
+"""Locks: at any time, at most one command claims a run, one process trains it, and one command writes a report.
 
-Locks are those of `flock` and `fcntl` where the file system has them: they end with their process, however it ended,
-on every machine that shares the locks. On other file systems (Lustre without -o flock, some NFS and FUSE mounts) a
-warning is logged and lock files are used instead; training/run_files/lock_files.py states what they guarantee.
+Where the file system supports them, `flock` and `fcntl` are used: the system releases their locks when the process
+ends for any reason, on every machine that shares the file system. On others (Lustre without -o flock, some NFS and FUSE
+mounts) a warning is logged and lock files are used instead; training/run_files/lock_files.py states their guarantees.
 """
 
 import contextlib
@@ -70,8 +70,8 @@ def locked(path: Path, patience: float = 0.0) -> Iterator[Lock]:
   """Holds a lock, and writes the name of this process to its file.
 
   Args:
-    path: of the file; it and its folder are created.
-    patience: seconds to wait for another process to release the lock; a line on stderr soon names that process.
+    path: the lock file's path; the file and its folder are created.
+    patience: seconds to wait for another process to release the lock; after a while, a line on stderr names it.
 
   Raises:
     ConfigError: if another process holds the lock, naming it.
@@ -134,12 +134,12 @@ def check_free(directory: Path) -> None:
 
 
 def trainer(directory: Path) -> str | None:
-  """The process that trains the run, as `process 12 on host`, or None; only if its file system has locks."""
+  """The process that trains the run, such such as `process 12 on host`, or None."""
   return holder(directory / LOCK)
 
 
 def claimant(directory: Path) -> str | None:
-  """The command that has claimed the run, as `process 12 on host`, or None."""
+  """The command that has claimed the run, such as `process 12 on host`, or None."""
   if process := lock_files.holder(_lock_file(directory / CLAIM)):
     return process
   with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open(_claims_of(directory), 'r') as file:
@@ -152,7 +152,7 @@ def claimant(directory: Path) -> str | None:
 
 
 def holder(path: Path) -> str | None:
-  """The process that holds a lock, as `process 12 on host`, or None; writes nothing."""
+  """The process that holds a lock, such as `process 12 on host`, or None; writes nothing."""
   if process := lock_files.holder(_lock_file(path)):
     return process
   with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open(path, 'r') as file:
@@ -205,7 +205,7 @@ def _wait_for(attempt: Callable, path: Path, patience: float, of_run: bool = Fal
       process = holder(path) or 'another process'
       if of_run or patience < ANNOUNCE_AFTER:
         raise _refusal(path.parent, process)
-      raise ConfigError(f'{path} has been held by {process} for {patience:.0f} s: stop that, or try again later')
+      raise ConfigError(f'{path} has been held by {process} for {patience:.0f} s: stop it, or try again later')
     if waited > ANNOUNCE_AFTER and not announced:
       announced = True
       print(f'waiting for {holder(path) or "another process"} to release {path}', file=sys.stderr)
@@ -233,7 +233,7 @@ def _lock_byte(file: IO, directory: Path, kind: int) -> bool:
   end = time.monotonic() + QUERY_WITHIN
   while True:
     try:
-      if sys.platform == 'linux':  # the lock of an open file description: it outlives other files of this path
+      if sys.platform == 'linux':  # an open file description lock: closing another file of this path keeps it
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack('@hhqqi0q', kind, os.SEEK_SET, byte, 1, 0))
       else:
         fcntl.lockf(file, (fcntl.LOCK_EX if kind == fcntl.F_WRLCK else fcntl.LOCK_SH) | fcntl.LOCK_NB, 1, byte)

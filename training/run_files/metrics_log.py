@@ -60,11 +60,11 @@ class MetricsLog:
     self._events.flush()
 
   def write(self, step: int, metrics: Mapping[str, Any], train_seconds: float | None = None) -> None:
-    """Adds a step's metrics. The line survives the process once this returns, and the machine after `sync`.
+    """Adds a step's metrics. The line survives the process's death once this returns, and the machine's after `sync`.
 
     Args:
-      step: of the row.
-      metrics: by name; may have been converted by `as_row`.
+      step: the step of the row.
+      metrics: by name; `as_row` may already have been applied.
       train_seconds: see training/run_files/times.py.
     """
     row = {'step': step} | as_row(metrics)
@@ -117,7 +117,7 @@ def check_mark(path: Path, mark: Mark) -> None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-  """The rows of a metrics.jsonl, without an incomplete last line, such as a killed process leaves.
+  """The rows of a metrics.jsonl, without an incomplete last line left by a killed process.
 
   Raises:
     Damaged: if any other line is not a row of a log.

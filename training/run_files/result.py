@@ -11,7 +11,7 @@ from training.files import Damaged, read_json, write_sealed
 
 RESULT = 'result.json'
 STATUSES = ('completed', 'diverged', 'failed_to_learn')
-LARGEST = 2**63 - 1  # the largest integer in a table
+LARGEST = 2**63 - 1  # the largest integer that a table can hold (int64)
 REMEDY = 'the command that trained the run evaluates it again, from its last checkpoint'
 
 
@@ -39,14 +39,14 @@ class Field:
       return None if self.null else 'is null'
     fits = isinstance(value, (int, float) if self.kind is float else self.kind)
     if not fits or (isinstance(value, bool) and self.kind is not bool):
-      return f'is {_shown(value)}, not {_KINDS[self.kind]}'
+      return f'is {_short_repr(value)}, not {_KINDS[self.kind]}'
     if isinstance(value, str) and not value.isprintable():
-      return f'is {_shown(value)}, with unprintable characters'
+      return f'is {_short_repr(value)}, with unprintable characters'
     if self.kind in (int, float):
       if value < self.low or (self.strict and value == self.low):
-        return f'is {_shown(value)}, not {"more than" if self.strict else "at least"} {self.low:g}'
+        return f'is {_short_repr(value)}, not {"more than" if self.strict else "at least"} {self.low:g}'
       if isinstance(value, int) and value > LARGEST:
-        return f'is {_shown(value)}, which is too large'
+        return f'is {_short_repr(value)}, which is too large'
     return None
 
 
@@ -132,7 +132,7 @@ def fault(result: Mapping[str, Any]) -> str | None:
     elif wrong := field.fault(result[name]):
       return f'{name} {wrong}'
   if result['status'] not in STATUSES:
-    return f'status is {_shown(result["status"])}, not one of {", ".join(STATUSES)}'
+    return f'status is {_short_repr(result["status"])}, not one of {", ".join(STATUSES)}'
   if (result['status'] == 'diverged') != (result['diverged_at'] is not None):
     return f'status is {result["status"]} and diverged_at {result["diverged_at"]}'
   if result['status'] != 'diverged' and result['val_loss'] is None:
@@ -142,6 +142,6 @@ def fault(result: Mapping[str, Any]) -> str | None:
   return None
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
   text = repr(value)
   return text if len(text) <= 40 else f'{text[:40]}...'

@@ -32,8 +32,8 @@ def check(directory: Path, config: Config, extend: bool = False, reads: bool = F
   """Checks that a run of this config may use the directory; writes nothing.
 
   Args:
-    directory: of the run.
-    config: of the run.
+    directory: the run's directory.
+    config: the run's config.
     extend: whether the directory may hold the same run with fewer steps, to be extended.
     reads: whether the directory will only be read, and need not be writable.
 
@@ -44,7 +44,7 @@ def check(directory: Path, config: Config, extend: bool = False, reads: bool = F
   check_paths_free(directory)
   if not reads:
     check_writable(directory)
-  remedy = f'start this one with --workdir={workdir_of(directory)}_2'
+  remedy = f'use --workdir={workdir_of(directory)}_2 for this run'
   stored = _stored_identity(directory, remedy)
   if stored is None:
     return
@@ -99,10 +99,10 @@ def check_writable(directory: Path) -> None:
 
 
 def check_data(directory: Path, data_checksum: str) -> None:
-  """Raises ConfigError if the run in the directory was started on other data than those with this checksum."""
+  """Raises ConfigError if the run in the directory was started on data with another checksum."""
   if stored_run.data_checksum(directory) not in (None, data_checksum):
     raise ConfigError(
-      f'{directory} was trained on another text than the current one: restore that text, or choose another --workdir'
+      f'{directory} was trained on a different text than the current one: restore it, or choose another --workdir'
     )
 
 
@@ -123,17 +123,17 @@ def read_failure(directory: Path) -> FailureRecord | None:
   try:
     failure = read_json(directory / FAILURE)
   except Damaged as error:
-    return FailureRecord(f'the cause is not known: {error.what}')
+    return FailureRecord(f'the cause is unknown: {error.what}')
   if failure is None:
     return None
   why, start = failure.get('error'), failure.get('log_start', 0)
   if not isinstance(why, str) or type(start) is not int or start < 0:
-    return FailureRecord(f'the cause is not known: {directory / FAILURE} lacks it')
+    return FailureRecord(f'the cause is unknown: {directory / FAILURE} does not state it')
   return FailureRecord(why, start)
 
 
 def delete_leftovers(directory: Path) -> None:
-  """Deletes what an unfinished save has created at the old path of a run's directory that was moved."""
+  """Deletes the files that an unfinished save created at the old path of a run directory that was moved."""
   checkpoints = directory / 'checkpoints'
   if (directory / 'lock').exists():  # of another run, which trains there now
     return

@@ -1,7 +1,7 @@
 """Reads the files of a run's directory and checks them against one another, to detect changes.
 
 A run whose result, log or config has changed since it finished counts as unfinished: it resumes from its last intact
-checkpoint, and these files are written again.
+checkpoint, and these files are rewritten.
 """
 
 import hashlib
@@ -93,7 +93,7 @@ def data_checksum(directory: Path) -> str | None:
 
 
 def recorded_provenance(directory: Path) -> dict[str, Any]:
-  """The provenance of a run's latest start: its result or else its environment.json; see `provenance.FIELDS`.
+  """The provenance of a run's latest start: its result or, without one, its environment.json; see `provenance.FIELDS`.
 
   Empty if it has neither; files of older versions lack some of the fields.
   """

@@ -39,7 +39,7 @@ class TimesLog:
     self._file = path.open('a', encoding='utf8')
 
   def write(self, step: int, train_seconds: float | None) -> Time:
-    """Adds the current time as that of a row."""
+    """Appends the current time for a row."""
     rounded = None if train_seconds is None else round(train_seconds, 6)
     logged = Time(round(time.time(), 3), rounded)
     self._file.write(_line(step, logged))

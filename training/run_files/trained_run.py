@@ -1,4 +1,4 @@
-"""Loading a trained run: its config and its checkpoints; also while it is being trained.
+"""Loads the config and the checkpoints of a run, which may still be training.
 
 config, params = load_params('runs/block/baseline/seed_0')
 logits_BTV, _ = model.apply(config.model, params, tokens_BT)
@@ -31,8 +31,8 @@ def load_params(
   """The config and the parameters of a trained run; the checksums of each file and array are verified.
 
   Args:
-    directory: of the run, such as runs/block/baseline/seed_0.
-    step: of a checkpoint, or `latest`.
+    directory: the run's directory, such as runs/block/baseline/seed_0.
+    step: a checkpoint's step, or `latest`.
     weights: `evaluated`: the weights that the run's losses are measured with, which are the moving average with
       optimizer.ema; `raw`: the weights that training continues from.
 
@@ -41,7 +41,7 @@ def load_params(
     `model.apply(config.model, params, tokens_BT)`.
 
   Raises:
-    ConfigError: if there is no run or no such checkpoint, the run is of another version, or a file is damaged.
+    ConfigError: if there is no run or no such checkpoint, the run is from another version, or a file is damaged.
   """
   directory = Path(directory).expanduser()
   if weights not in get_args(Weights):
@@ -50,11 +50,11 @@ def load_params(
   if not steps:
     raise ConfigError(f'{directory} has no checkpoint yet: train it first')
   if step != 'latest' and step not in steps:
-    raise ConfigError(f'{directory} has no checkpoint of step={step!r}: there are {", ".join(map(str, steps))}')
+    raise ConfigError(f'{directory} has no checkpoint of step={step!r}; available: {", ".join(map(str, steps))}')
   try:
     state = checkpointed_state(config, directory, steps[-1] if step == 'latest' else int(step))
   except CheckpointDeleted as error:
-    raise ConfigError(f'{error}; load it again, or when the training has finished') from None
+    raise ConfigError(f'{error}; load one of these, or wait until the training has finished') from None
   return config, state.evaluated_params if weights == 'evaluated' else state.params
 
 
@@ -62,11 +62,11 @@ def open_run(directory: Path) -> tuple[Config, list[int]]:
   """A run's config, and the steps of its checkpoints in ascending order; only reads.
 
   Raises:
-    ConfigError: if there is no run, or its config is of another version.
+    ConfigError: if there is no run, or its config was written by another version.
   """
   flat = read_config(directory)
   if flat is None:
-    raise ConfigError(f'there is no run in {directory}: give the directory of one, such as runs/block/baseline/seed_0')
+    raise ConfigError(f'there is no run in {directory}: pass a run directory, such as runs/block/baseline/seed_0')
   try:
     return Config.from_flat(flat), checkpoint_steps(directory)
   except ConfigError as error:
@@ -92,8 +92,8 @@ def checkpointed_state(config: Config, directory: Path, step: int) -> State:
     steps, keep = checkpoint_steps(directory), config.run.keep_checkpoints
     if step not in steps or sum(newer > step for newer in steps) >= keep:
       raise CheckpointDeleted(
-        f'the checkpoint of step {step} in {directory} was deleted, since its training continues and keeps the newest '
-        f'{keep}: there are {format_steps(steps[-keep:])}'
+        f'the checkpoint of step {step} in {directory} was deleted, since the run is still training and keeps only '
+        f'its newest {keep}; available: {format_steps(steps[-keep:])}'
       ) from error
     if isinstance(error, Damaged):
       raise ConfigError(f'{error}: choose another --step, or train the run again') from None
@@ -107,7 +107,7 @@ def config_check(directory: Path, config: Config) -> Callable[[checkpoint.About]
     differing = run_directory.differences(about['run'], run_directory.identity(config))
     differing.pop('run.steps', None)  # differs while a run is extended
     if differing:
-      raise ConfigError(f'{directory / "config.json"} is not that of its checkpoints ({"; ".join(differing.values())})')
+      raise ConfigError(f'{directory / "config.json"} does not match its checkpoints ({"; ".join(differing.values())})')
 
   return check
 

@@ -70,7 +70,7 @@ def test_a_damaged_file_hides_no_other_run(runs, name, content):
     assert 'result.json is damaged' in found['completed'].note
   if name == 'failure.json':
     assert found['failed'].state == 'failed'
-    assert found['failed'].note.startswith('the cause is not known: ')
+    assert found['failed'].note.startswith('the cause is unknown: ')
   if name == 'slurm.json':
     assert found['waiting'] == status.Status('waiting', 0, None, None, '')
 

@@ -74,12 +74,12 @@ def test_all_skips_a_deleted_checkpoint_with_a_message(run, monkeypatch):
   steps, message = inspected_steps(run, monkeypatch, 24, 'all')
   assert steps == []
   assert 'the checkpoint of step 24 in' in message
-  assert 'there are init and 36, 48' in message
+  assert 'available: init and 36, 48' in message
 
 
 def test_a_deleted_checkpoint_given_by_number_is_an_error(run, monkeypatch):
   rotate_before(monkeypatch, run, [48])
-  with pytest.raises(ConfigError, match=r'the checkpoint of step 24 in .* was deleted, .* there are init and 36, 48'):
+  with pytest.raises(ConfigError, match=r'the checkpoint of step 24 in .* was deleted, .* available: init and 36, 48'):
     inspected_steps(run, monkeypatch, 24, '24')
 
 

@@ -101,7 +101,7 @@ def test_a_wait_times_out_and_names_the_holder(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(locks, 'ANNOUNCE_AFTER', 0.1)
   with (
     locks.locked(tmp_path / 'lock'),
-    pytest.raises(ConfigError, match=f'lock has been held by {THIS_PROCESS} for 0 s: stop that'),
+    pytest.raises(ConfigError, match=f'lock has been held by {THIS_PROCESS} for 0 s: stop it'),
     locks.locked(tmp_path / 'lock', patience=0.3),
   ):
     pass

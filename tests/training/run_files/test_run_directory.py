@@ -68,7 +68,7 @@ def test_another_run_is_refused_with_the_differences(directory):
       use(directory, changed)
     assert str(error.value) == (
       f"{directory} holds another run (model.norm_placement is 'pre' there, 'post' here; "
-      f'optimizer.learning_rate is 0.004 there, 0.001 here): start this one with --workdir={directory.parents[2]}_2'
+      f'optimizer.learning_rate is 0.004 there, 0.001 here): use --workdir={directory.parents[2]}_2 for this run'
     )
   assert content_of(directory) == before
 
@@ -139,16 +139,16 @@ def test_a_run_can_be_extended_on_request_but_not_shortened(directory):
   run_directory.prepare(directory, Config())
   made_result.finish(directory)
   before, longer = content_of(directory), Config().replace({'run.steps': 900, 'run.log_every': 4})
-  elsewhere = f'start this one with --workdir={directory.parents[2]}_2'
+  remedy = f'use --workdir={directory.parents[2]}_2 for this run'
   with pytest.raises(ConfigError) as error:
     run_directory.check(directory, longer)
   assert str(error.value) == (
-    f'{directory} holds a run of 300 steps, and 900 are requested: extend it with --extend, or {elsewhere}'
+    f'{directory} holds a run of 300 steps, and 900 are requested: extend it with --extend, or {remedy}'
   )
   for extend in (False, True):
     with pytest.raises(ConfigError) as error:
       run_directory.check(directory, Config().replace({'run.steps': 200}), extend)
-    assert str(error.value) == f'{directory} holds a run of 300 steps, more than the requested 200: {elsewhere}'
+    assert str(error.value) == f'{directory} holds a run of 300 steps, more than the requested 200: {remedy}'
     with pytest.raises(
       ConfigError, match=r'holds another run \(model\.d_model is 64 there, 32 here; run\.steps is 300'
     ):
@@ -191,7 +191,7 @@ def test_a_changed_text_is_noticed(tmp_path):
   run_directory.check_data(tmp_path, 'one')
   record_environment(tmp_path, 'one', resumed=False)
   run_directory.check_data(tmp_path, 'one')
-  with pytest.raises(ConfigError, match='trained on another text'):
+  with pytest.raises(ConfigError, match='trained on a different text'):
     run_directory.check_data(tmp_path, 'two')
 
 

@@ -64,11 +64,11 @@ def change(path, **fields):
 DAMAGE = {
   'there is no run': (shutil.rmtree, {}),
   'has no checkpoint yet': (lambda run: shutil.rmtree(run / 'checkpoints'), {}),
-  "has no checkpoint of step=25: there are 24, 36": (lambda run: None, {'step': 25}),
-  "has no checkpoint of step='36': there are 24, 36": (lambda run: None, {'step': '36'}),
+  "has no checkpoint of step=25; available: 24, 36": (lambda run: None, {'step': 25}),
+  "has no checkpoint of step='36'; available: 24, 36": (lambda run: None, {'step': '36'}),
   "weights='ema': must be one of evaluated, raw": (lambda run: None, {'weights': 'ema'}),
   "unknown config key 'model.depth'": (lambda run: change(run / 'config.json', **{'model.depth': 3}), {}),
-  'config.json is not that of its checkpoints (model.d_model is 8 there, 16 here)': (
+  'config.json does not match its checkpoints (model.d_model is 8 there, 16 here)': (
     lambda run: change(run / 'config.json', **{'model.d_model': 16}),
     {},
   ),
