@@ -1,4 +1,4 @@
-"""A fake of training: the result of each run is a function of its variant, learning rate and seed."""
+"""Fake training: the result of each run is a function of its variant, learning rate and seed."""
 
 import math
 from collections.abc import Sequence

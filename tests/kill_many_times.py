@@ -1,4 +1,4 @@
-"""Kills and restarts `python train.py` at random moments, and compares the result with an undisturbed run.
+"""Kills and restarts `python train.py` at random moments, and compares the result with an uninterrupted run.
 
   python tests/kill_many_times.py --kills=60 --seed=0
 
@@ -45,22 +45,22 @@ WALL_CLOCK = ('seconds', 'tokens_per_second')
 
 # Moments of a kill: the condition, the longest random delay after it in seconds, and the weight of the choice.
 MOMENTS: dict[str, tuple[Callable[[Path], bool], float, int]] = {
-  'start': (lambda place: True, 3.0, 2),
-  'compile': (lambda place: any((run / 'lock').exists() for run in unfinished(place)), 4.0, 3),
-  'step': (lambda place: any(last_step(run) > 0 for run in unfinished(place)), 0.5, 3),
-  'evaluation': (lambda place: any(last_step(run) % EVALUATED_EVERY == 9 for run in unfinished(place)), 0.05, 3),
-  'save': (lambda place: any(is_saving(run) for run in unfinished(place)), 0.05, 4),
-  'between runs': (lambda place: len(unfinished(place)) == 1, 0.5, 2),
-  'report': (lambda place: not unfinished(place), 3.0, 1),
+  'start': (lambda folder: True, 3.0, 2),
+  'compile': (lambda folder: any((run / 'lock').exists() for run in unfinished(folder)), 4.0, 3),
+  'step': (lambda folder: any(last_step(run) > 0 for run in unfinished(folder)), 0.5, 3),
+  'evaluation': (lambda folder: any(last_step(run) % EVALUATED_EVERY == 9 for run in unfinished(folder)), 0.05, 3),
+  'save': (lambda folder: any(is_saving(run) for run in unfinished(folder)), 0.05, 4),
+  'between runs': (lambda folder: len(unfinished(folder)) == 1, 0.5, 2),
+  'report': (lambda folder: not unfinished(folder), 3.0, 1),
 }
 
 
-def runs_of(place: Path) -> list[Path]:
-  return [place / 'runs' / 'custom' / variant / 'seed_0' for variant in VARIANTS]
+def runs_of(folder: Path) -> list[Path]:
+  return [folder / 'runs' / 'custom' / variant / 'seed_0' for variant in VARIANTS]
 
 
-def unfinished(place: Path) -> list[Path]:
-  return [run for run in runs_of(place) if not (run / 'result.json').exists()]
+def unfinished(folder: Path) -> list[Path]:
+  return [run for run in runs_of(folder) if not (run / 'result.json').exists()]
 
 
 def last_step(run: Path) -> int:
@@ -74,12 +74,12 @@ def is_saving(run: Path) -> bool:
   return any('.saving' in name for name in os.listdir(run / 'checkpoints')) if (run / 'checkpoints').is_dir() else False
 
 
-def start(place: Path, cache: Path) -> subprocess.Popen:
+def start(folder: Path, cache: Path) -> subprocess.Popen:
   """Starts the command in a new process group."""
-  place.mkdir(parents=True, exist_ok=True)
-  with (place / 'output.txt').open('ab') as output:
+  folder.mkdir(parents=True, exist_ok=True)
+  with (folder / 'output.txt').open('ab') as output:
     return subprocess.Popen(
-      COMMAND, cwd=place, env=os.environ | {'BLOCKLAB_CACHE': str(cache)}, stdout=output, stderr=output,
+      COMMAND, cwd=folder, env=os.environ | {'BLOCKLAB_CACHE': str(cache)}, stdout=output, stderr=output,
       start_new_session=True,
     )  # fmt: skip
 
@@ -90,10 +90,10 @@ def wait_for(moment: Callable[[], bool], process: subprocess.Popen) -> None:
     time.sleep(0.001)
 
 
-def kill_at(moment: str, process: subprocess.Popen, place: Path, random_numbers: random.Random) -> bool:
+def kill_at(moment: str, process: subprocess.Popen, folder: Path, random_numbers: random.Random) -> bool:
   """Waits for the moment and kills the process group; False if the command exited before."""
   reached, within, _ = MOMENTS[moment]
-  wait_for(lambda: reached(place), process)
+  wait_for(lambda: reached(folder), process)
   try:
     process.wait(random_numbers.uniform(0, within))
   except subprocess.TimeoutExpired:
@@ -103,14 +103,14 @@ def kill_at(moment: str, process: subprocess.Popen, place: Path, random_numbers:
   return False
 
 
-def finish(place: Path, cache: Path) -> None:
-  process = start(place, cache)
-  assert process.wait() == 0, (place / 'output.txt').read_text()
+def finish(folder: Path, cache: Path) -> None:
+  process = start(folder, cache)
+  assert process.wait() == 0, (folder / 'output.txt').read_text()
 
 
-def compare(place: Path, expected: Path) -> None:
+def compare(folder: Path, expected: Path) -> None:
   """Raises AssertionError unless the runs are equal to the bit, except for wall-clock times."""
-  for run, other in zip(runs_of(place), runs_of(expected), strict=True):
+  for run, other in zip(runs_of(folder), runs_of(expected), strict=True):
     assert (run / 'metrics.jsonl').read_bytes() == (other / 'metrics.jsonl').read_bytes(), run
     rows = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
     assert [row['step'] for row in rows] == list(range(1, STEPS + 1))
@@ -121,9 +121,9 @@ def compare(place: Path, expected: Path) -> None:
     assert events == read_events(other / 'tensorboard')
     for leaf, wanted in zip(jax.tree.leaves(final_state(run)), jax.tree.leaves(final_state(other)), strict=True):
       assert np.asarray(leaf).tobytes() == np.asarray(wanted).tobytes()
-    left = [path for path in (place / 'runs').rglob('*') if path.name.startswith('.') or '.saving' in path.name]
+    left = [path for path in (folder / 'runs').rglob('*') if path.name.startswith('.') or '.saving' in path.name]
     assert not left, left
-  assert results_of(place) == results_of(expected)
+  assert results_of(folder) == results_of(expected)
 
 
 def final_state(run: Path):
@@ -134,28 +134,28 @@ def final_state(run: Path):
   return load_checkpoint(run / 'checkpoints' / str(step), like)[0]
 
 
-def results_of(place: Path) -> list[dict[str, str]]:
-  with (place / 'runs' / 'custom' / 'results.csv').open() as file:
+def results_of(folder: Path) -> list[dict[str, str]]:
+  with (folder / 'runs' / 'custom' / 'results.csv').open() as file:
     return [{name: value for name, value in row.items() if name not in WALL_CLOCK} for row in csv.DictReader(file)]
 
 
 def kill_many_times(kills: int, seed: int, folder: Path) -> Iterator[str]:
   """Kills this many times; yields the moment of each kill, and `compared` after each trial."""
   random_numbers, done, trial = random.Random(seed), 0, 0
-  finish(folder / 'undisturbed', folder / 'cache')
+  finish(folder / 'uninterrupted', folder / 'cache')
   while done < kills:
-    place, trial = folder / f'trial_{trial}', trial + 1
+    trial_folder, trial = folder / f'trial_{trial}', trial + 1
     cache = folder / f'cache_{trial}' if trial % 3 == 0 else folder / 'cache'
     killed = True
     while killed and done < kills:
       (moment,) = random_numbers.choices(list(MOMENTS), [weight for *_, weight in MOMENTS.values()])
-      killed = kill_at(moment, start(place, cache), place, random_numbers)
+      killed = kill_at(moment, start(trial_folder, cache), trial_folder, random_numbers)
       if killed:
         done += 1
         yield moment
-    finish(place, cache)
-    compare(place, folder / 'undisturbed')
-    shutil.rmtree(place)
+    finish(trial_folder, cache)
+    compare(trial_folder, folder / 'uninterrupted')
+    shutil.rmtree(trial_folder)
     yield 'compared'
 
 
@@ -163,10 +163,10 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--kills', type=int, default=60)
   parser.add_argument('--seed', type=int, default=0)
-  asked = parser.parse_args()
+  arguments = parser.parse_args()
   counts: collections.Counter[str] = collections.Counter()
   with tempfile.TemporaryDirectory() as folder:
-    for moment in kill_many_times(asked.kills, asked.seed, Path(folder)):
+    for moment in kill_many_times(arguments.kills, arguments.seed, Path(folder)):
       counts[moment] += 1
       print(f'{time.strftime("%X")}  {moment}', flush=True)
   print(', '.join(f'{moment}: {count}' for moment, count in counts.items()))

@@ -18,33 +18,33 @@ def catches_sigterm(process: subprocess.Popen) -> bool:
 
 @pytest.mark.slow
 def test_runs_stopped_in_any_phase_resume_to_the_bit(tmp_path):
-  cache, place = tmp_path / 'cache', tmp_path / 'stopped'
-  finish(tmp_path / 'undisturbed', cache)
+  cache, folder = tmp_path / 'cache', tmp_path / 'stopped'
+  finish(tmp_path / 'uninterrupted', cache)
   for moment, number in (
     ('start', signal.SIGTERM), ('start', signal.SIGINT), ('compile', signal.SIGTERM), ('compile', signal.SIGINT),
     ('step', signal.SIGTERM), ('evaluation', signal.SIGINT), ('save', signal.SIGTERM), ('step', signal.SIGINT),
     ('between runs', signal.SIGTERM), ('report', signal.SIGINT),
   ):  # fmt: skip
-    before = [last_step(run) for run in runs_of(place)]
-    process = start(place, cache)
+    before = [last_step(run) for run in runs_of(folder)]
+    process = start(folder, cache)
     reached, *_ = MOMENTS[moment]
-    wait_for(lambda reached=reached, process=process: catches_sigterm(process) and reached(place), process)
+    wait_for(lambda reached=reached, process=process: catches_sigterm(process) and reached(folder), process)
     if number == signal.SIGINT:
       os.killpg(process.pid, number)  # to the workers too, as a terminal does
     else:
       process.send_signal(number)
-    assert process.wait(15) == 75, (place / 'output.txt').read_text()
+    assert process.wait(15) == 75, (folder / 'output.txt').read_text()
     with pytest.raises(ProcessLookupError):
       os.killpg(process.pid, 0)
-    assert 'stopped' in (place / 'output.txt').read_text()
-    assert 'Traceback' not in (place / 'output.txt').read_text()
-    for run, steps in zip(runs_of(place), before, strict=True):
+    assert 'stopped' in (folder / 'output.txt').read_text()
+    assert 'Traceback' not in (folder / 'output.txt').read_text()
+    for run, steps in zip(runs_of(folder), before, strict=True):
       assert last_step(run) >= steps
       assert not (run / 'checkpoints').exists() or not any(
         '.saving' in name for name in os.listdir(run / 'checkpoints')
       )
-  finish(place, cache)
-  compare(place, tmp_path / 'undisturbed')
+  finish(folder, cache)
+  compare(folder, tmp_path / 'uninterrupted')
 
 
 @pytest.mark.slow

@@ -277,7 +277,7 @@ def test_a_run_resumed_under_other_settings_is_reported_and_not_compared(directo
   assert summary['notes'][-1].endswith(': evaluated with jax_default_prng_impl threefry2x32 instead of rbg')
 
 
-def test_runs_started_with_other_code_share_nothing_that_code_decides(directory):
+def test_runs_started_with_other_code_share_nothing_that_depends_on_code(directory):
   change = {'step': 40, 'digest': code_version()['digest'], 'before': 'b' * 64}
   edit_runs(directory, 'post_norm', range(4), result={'code_changed_at': [change]})
   assert summary_of(directory)['not_held_equal'][:2] == ['data order', 'initial values']

@@ -33,7 +33,7 @@ def link_to(source, target):
   target.symlink_to(source, target_is_directory=True)
 
 
-MISPLACED = {  # what a user does to a folder (from, to), and a part of the note about it
+MISPLACED = {  # the folder that a user copies or moves, its new name, and a part of the note about it
   'moved aside': ('baseline/seed_0', 'baseline/seed_0_old', 'baseline/seed_0_old holds the result of block/baseline/'),
   'a copy of a file manager': ('baseline/seed_1', 'baseline/seed_1 (copy)', 'seed_1 (copy) holds the result of'),
   'another number of digits': ('baseline/seed_2', 'baseline/seed_02', 'seed_02 holds the result of'),

@@ -27,7 +27,7 @@ LEVELS = {'baseline': 2.9, 'post_norm': 2.8, 'relu': 3.0}
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def root(tmp_path, monkeypatch):
   """Two work directories, each with an experiment, and a custom run in one of them."""
   fake_runs.write_experiment(tmp_path / 'runs/block', BLOCK, LEVELS, points=2)
   fake_runs.write_experiment(tmp_path / 'runs/custom', MINE, {'mine': 2.7}, points=2)
@@ -40,9 +40,9 @@ def summary_of(folder):
   return json.loads((folder / 'summary.json').read_text())
 
 
-def test_runs_of_two_experiments_are_compared(place, capsys):
+def test_runs_of_two_experiments_are_compared(root, capsys):
   assert run_main('--compare=runs/block/baseline,runs/custom/mine') == 0
-  folder = place / 'runs/compare/block-baseline+custom-mine'
+  folder = root / 'runs/compare/block-baseline+custom-mine'
   summary = summary_of(folder)
   assert (summary['baseline'], list(summary['variants'])) == ('baseline', ['baseline', 'mine'])
   mine = summary['variants']['mine']
@@ -59,20 +59,20 @@ def test_runs_of_two_experiments_are_compared(place, capsys):
   assert set(frame.pooled) == {'yes'}
 
 
-def test_one_experiment_in_two_work_directories(place):
+def test_one_experiment_in_two_work_directories(root):
   assert run_main('--compare=runs/block,later/block', '--name=both') == 0
-  summary = summary_of(place / 'runs/compare/both')
+  summary = summary_of(root / 'runs/compare/both')
   assert list(summary['variants']) == ['runs/baseline', 'runs/post_norm', 'runs/relu', 'later/baseline']
-  frame = pd.read_csv(place / 'runs/compare/both/results.csv')
+  frame = pd.read_csv(root / 'runs/compare/both/results.csv')
   assert frame.iloc[[0, -1]][['variant', 'label']].to_numpy().tolist() == [
     ['baseline', 'runs/baseline'], ['baseline', 'later/baseline'],
   ]  # fmt: skip
   assert 'differs from the baseline in no setting' in summary['variants']['later/baseline']['sentence']
 
 
-def test_runs_that_are_reached_twice_and_copies_count_once(place):
-  (place / 'link').symlink_to(place / 'runs')
-  edit_runs(place / 'runs/block', 'relu', [1], {'run.init_seed': 0, 'data.seed': 0})
+def test_runs_that_are_reached_twice_and_copies_count_once(root):
+  (root / 'link').symlink_to(root / 'runs')
+  edit_runs(root / 'runs/block', 'relu', [1], {'run.init_seed': 0, 'data.seed': 0})
   found = compare.load(['runs/block/relu', 'link/block', 'runs/block/relu/seed_0'], 'x')
   assert {name: [run.seed for run in found.of(name)] for name in found.variants} == {
     'relu': [0], 'baseline': [0, 1], 'post_norm': [0, 1],
@@ -80,9 +80,9 @@ def test_runs_that_are_reached_twice_and_copies_count_once(place):
   assert any('relu: seed 1 repeats seed 0' in note for note in found.notes)
 
 
-def test_renamed_runs_are_compared_with_the_new_ones_and_not_pooled_with_them(place):
+def test_renamed_runs_are_compared_with_the_new_ones_and_not_pooled_with_them(root):
   """As after `mv relu relu_old`, and for a single seed; their results still name `relu`."""
-  block = place / 'runs/block'
+  block = root / 'runs/block'
   shutil.copytree(block / 'relu', block / 'relu_old')
   shutil.copytree(block / 'relu/seed_1', block / 'relu/seed_1_old')
   edit_runs(block, 'relu_old', [0, 1], {'run.steps': 30})
@@ -105,21 +105,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize('case', REFUSED)
-def test_incomparable_runs_are_not_compared(place, case):
+def test_incomparable_runs_are_not_compared(root, case):
   config, result, reason = REFUSED[case]
-  edit_runs(place / 'runs/custom', 'mine', [0, 1], config, result)
+  edit_runs(root / 'runs/custom', 'mine', [0, 1], config, result)
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
   assert found.not_comparable == {'mine': (reason,)}
 
 
-def test_seeds_of_a_variant_must_share_their_settings(place):
-  edit_runs(place / 'runs/custom', 'mine', [1], {'run.steps': 30})
+def test_seeds_of_a_variant_must_share_their_settings(root):
+  edit_runs(root / 'runs/custom', 'mine', [1], {'run.steps': 30})
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
   assert found.not_comparable == {'mine': ('run.steps is 100 in seed 0, 30 in seed 1',)}
 
 
-def test_a_missing_seed_is_reported(place):
-  shutil.rmtree(place / 'runs/custom/mine/seed_1')
+def test_a_missing_seed_is_reported(root):
+  shutil.rmtree(root / 'runs/custom/mine/seed_1')
   assert compare.load(['runs/block/baseline', 'runs/custom'], 'x').notes == ('mine: no finished run of seed 1',)
 
 
@@ -128,12 +128,12 @@ def test_a_missing_seed_is_reported(place):
   [('a' * 64, 'a' * 64, 'x.txt', True), ('a' * 64, 'b' * 64, '', False), (None, 'b' * 64, '', True),
    (None, None, 'x.txt', False)],
 )  # fmt: skip
-def test_runs_with_other_tokens_are_compared_if_the_text_is_the_same(place, ours, theirs, paths, same):
+def test_runs_with_other_tokens_are_compared_if_the_text_is_the_same(root, ours, theirs, paths, same):
   """Another tokenizer changes the data checksum in any case, and a text may change without its paths."""
   config = {'data.tokenizer': 'x.json', 'data.paths': paths}
-  edit_runs(place / 'runs/custom', 'mine', [0, 1], config, {'data_checksum': 'f00d' * 16})
+  edit_runs(root / 'runs/custom', 'mine', [0, 1], config, {'data_checksum': 'f00d' * 16})
   for folder, variant, text in (('block', 'baseline', ours), ('custom', 'mine', theirs)):
-    edit_runs(place / 'runs' / folder, variant, [0, 1], result={'text_checksum': text} if text else {})
+    edit_runs(root / 'runs' / folder, variant, [0, 1], result={'text_checksum': text} if text else {})
   found = compare.load(['runs/block/baseline', 'runs/custom'], 'x')
   assert found.not_comparable == ({} if same else {'mine': ('the data checksum is f00df00d (baseline b2c26b87)',)})
 
@@ -177,13 +177,13 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize('case', MISTAKES)
-def test_an_invalid_comparison_is_reported_in_one_line(case, place, capfd):
-  (place / 'empty').mkdir()
+def test_an_invalid_comparison_is_reported_in_one_line(case, root, capfd):
+  (root / 'empty').mkdir()
   arguments, message = MISTAKES[case]
   assert run_main(*arguments) == 2
   error = capfd.readouterr().err
   assert (error.count('\n'), message in error) == (1, True), error
-  assert not (place / 'runs/compare').exists()
+  assert not (root / 'runs/compare').exists()
 
 
 def test_labels_are_parsed():
@@ -201,8 +201,8 @@ def test_labels_are_parsed():
       labels.parse_labels([wrong], variants)
 
 
-def test_labels_are_in_figures_and_files_next_to_the_folder_names(place):
-  directory = place / 'runs/block'
+def test_labels_are_in_figures_and_files_next_to_the_folder_names(root):
+  directory = root / 'runs/block'
   shown = {'baseline': 'Pre-Norm', 'post_norm': 'Post-LN & co'}
   edit_runs(directory, 'relu', [0], {'run.steps': 30})
   summary, _ = report.write(BLOCK, directory, 'python train.py', None, shown)
@@ -220,7 +220,7 @@ def test_labels_are_in_figures_and_files_next_to_the_folder_names(place):
   assert verdicts[['variant', 'name']].iloc[1].tolist() == ['Post-LN & co', 'post_norm']
 
 
-def test_only_the_requested_variants_are_shown_if_all_runs_are_finished(place, monkeypatch):
+def test_only_the_requested_variants_are_shown_if_all_runs_are_finished(root, monkeypatch):
   written = []
 
   def write(experiment, directory, command, tuning, shown):
@@ -231,10 +231,10 @@ def test_only_the_requested_variants_are_shown_if_all_runs_are_finished(place, m
   monkeypatch.setattr(run_experiment.ngram_baselines, 'write_if_outdated', lambda *_: None)
   for unfinished, variants in ((['one'], ()), (['one'], ('relu',)), ([], ()), ([], ('relu',)), (['one'], ('relu',))):
     if len(written) == 4:
-      shutil.rmtree(place / 'runs/block/post_norm')  # it has no runs and is not requested
+      shutil.rmtree(root / 'runs/block/post_norm')  # it has no runs and is not requested
     trained = run_experiment.TrainingOutcome(None, unfinished, [], None)
     monkeypatch.setattr(run_experiment, 'train_runs', lambda *_, trained=trained: trained)
-    run = Run('block', 'relu', 0, Config(), place / 'runs/block/relu/seed_0')
+    run = Run('block', 'relu', 0, Config(), root / 'runs/block/relu/seed_0')
     with pytest.raises(ConfigError, match='enough'):
       run_experiment.run_experiment(
         BLOCK, [run], None, None, '', options=run_experiment.ReportOptions(variants, {'relu': 'ReLU'})

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures('svg_only')
 
 @pytest.fixture
 def runs(user_folder, monkeypatch):
-  """Finished runs, and what is asked for when the same command is given again."""
+  """The finished runs, as the same command plans them when it is run again."""
   write_experiment(user_folder / 'runs' / 'block')
   monkeypatch.setattr(run_experiment, '_load_data', lambda runs: None)
   monkeypatch.setattr(run_experiment.ngram_baselines, 'write_if_outdated', lambda *arguments: None)
@@ -29,7 +29,7 @@ def content_of(folder):
   return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
-def conducted(runs) -> int:
+def run_again(runs) -> int:
   return run_experiment.run_experiment(BLOCK, runs, launchers.local_launcher(), Console(width=100), 'python train.py')
 
 
@@ -42,7 +42,7 @@ def test_the_report_of_a_read_only_workdir_is_its_table(runs, user_folder, capfd
   before = content_of(user_folder)
   read_only(user_folder / 'runs')
   request.getfixturevalue('unprivileged')
-  assert conducted(runs) == 1
+  assert run_again(runs) == 1
   output, error = capfd.readouterr()
   assert 'post_norm' in output
   assert 'minus baseline' in output
@@ -65,7 +65,7 @@ def test_a_report_that_cannot_be_written_is_its_table(runs, user_folder, capfd, 
     raise OSError(number, os.strerror(number), str(user_folder / 'runs' / 'block' / 'results.csv'))
 
   monkeypatch.setattr(report.results, 'write_csv', fail)
-  assert conducted(runs) == 1
+  assert run_again(runs) == 1
   output, _ = capfd.readouterr()
   assert 'minus baseline' in output
   assert f'results.csv could not be written ({os.strerror(number)})' in output.replace('\n', '')

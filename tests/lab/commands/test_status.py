@@ -60,7 +60,7 @@ def test_each_state_is_read_from_the_files(runs):
 @pytest.mark.parametrize('name', ['result.json', 'metrics.jsonl', 'failure.json', 'slurm.json'])
 @pytest.mark.parametrize('content', ['', '[]', '{"a": NaN}\n{}\n', '{"job": 3, "status": 4, "step": 1}\n'])
 def test_a_damaged_file_hides_no_other_run(runs, name, content):
-  """The damaged runs are shown with what their other files say."""
+  """The status of a damaged run is read from its other files."""
   for variant in ('completed', 'stopped', 'waiting', 'failed'):
     (runs[variant].directory / name).write_text(content)
   found = {variant: status.status_of(run) for variant, run in runs.items()}

@@ -302,13 +302,13 @@ def test_a_real_tuning_of_a_tiny_model(tmp_path, monkeypatch):
   monkeypatch.setattr(tuned_learning_rates, 'COMMITTED', tmp_path)
   words = np.random.default_rng(0).choice(['in ', 'the ', 'beginning ', 'was ', 'a ', 'block\n'], 10_000)
   (tmp_path / 'text.txt').write_text(''.join(words))
-  asked = [
+  arguments = [
     BLOCK, '--tune', '--variants=baseline,relu', '--seeds=0', '--workers=2', f'--workdir={tmp_path}/runs',
     '--config.model.num_layers=2', '--config.model.d_model=16', '--config.model.unroll=1', '--config.run.steps=12',
     '--config.run.evaluations=3', '--config.run.evaluation_batches=1', '--config.optimizer.warmup_steps=2',
     '--config.data.sequence_length=16', '--config.data.task=files', f'--config.data.paths={tmp_path}/text.txt',
   ]  # fmt: skip
-  assert run_main(*asked) == 0
+  assert run_main(*arguments) == 0
   found = tuning_results.read_tuning(tmp_path / 'runs/block/tuned.csv')
   assert found.chosen == {'baseline': (1e-2, 2), 'relu': (1e-2, 2)}, '12 steps at 1e-4 change almost nothing'
   frame = results.load(tmp_path / 'runs')
@@ -321,5 +321,5 @@ def test_a_real_tuning_of_a_tiny_model(tmp_path, monkeypatch):
   assert baselines[0].keys() == baselines[1].keys() == {'unigram', 'bigram', 'trigram'}
   assert baselines[0] != baselines[1]
   before = {path: path.read_bytes() for path in (tmp_path / 'runs').rglob('*') if path.is_file()}
-  assert run_main(*asked) == 0
+  assert run_main(*arguments) == 0
   assert {path: path.read_bytes() for path in (tmp_path / 'runs').rglob('*') if path.is_file()} == before
