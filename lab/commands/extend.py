@@ -96,7 +96,7 @@ def _extended(run: Run, steps: int, changes: Changes) -> Run:
       )
   if steps < run.config.run.steps:
     raise ConfigError(
-      f'{run.directory} has a run of {run.config.run.steps} steps, more than the requested {steps}: train a shorter '
+      f'{run.directory} holds a run of {run.config.run.steps} steps, more than the requested {steps}: train a shorter '
       'run in another --workdir'
     )
   decides = identity(run.config)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from quick_runs import CONFIG, Stop, assert_same_run, stop_at, train
 
-from training import resume
+from training import provenance, resume
 from training.code_version import DIGEST, code_version
 from training.provenance import numerical_environment
 from training.run_files import run_directory
@@ -18,7 +18,8 @@ OTHER, THIRD = '7' * 64, '9' * 64
 def edit(monkeypatch, digest: str) -> None:
   """Pretends that the process has imported other code."""
   monkeypatch.setattr(resume, 'DIGEST', digest)
-  monkeypatch.setattr(resume, 'code', lambda: code_version() | {'digest': digest, 'revision': None})
+  for module in (resume, provenance):
+    monkeypatch.setattr(module, 'code_version', lambda: code_version() | {'digest': digest, 'revision': None})
 
 
 def test_a_run_records_the_code_that_trained_it(finished):

@@ -102,7 +102,7 @@ def test_inspection_may_change(block, launched):
 
 REFUSED = {
   'no steps': ([], 'set the number of steps, as in --config.run.steps=600: the runs of block have 300'),
-  'fewer': (['--config.run.steps=100'], 'has a run of 300 steps, more than the requested 100'),
+  'fewer': (['--config.run.steps=100'], 'holds a run of 300 steps, more than the requested 100'),
   'a rate': (
     ['--experiment=block', '--config.run.steps=600', '--config.optimizer.learning_rate=0.1'],
     'but 0.1 is requested: --extend changes only the number of steps; omit --config.optimizer.learning_rate',
