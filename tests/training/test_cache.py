@@ -134,16 +134,16 @@ def start(function):
     'right': compiled(jnp.arange(3.0)).tolist(), 'entries': len(list(folder.glob('jit_step-*-cache'))),
   }
 
-story = {'first': start(step), 'again': start(step), 'other': start(other)}
+output = {'first': start(step), 'again': start(step), 'other': start(other)}
 (entry,) = folder.glob('jit_step-*-cache')
 entry.write_bytes(entry.read_bytes()[:40])
-story |= {'damaged': start(step), 'healed': start(step), 'loaded': start(step), 'other again': start(other)}
-print(json.dumps(story))
+output |= {'damaged': start(step), 'rewritten': start(step), 'loaded': start(step), 'other again': start(other)}
+print(json.dumps(output))
 """
 
 
 @pytest.fixture(scope='module')
-def story(tmp_path_factory):
+def output(tmp_path_factory):
   """The output of a process that compiles, with a cache entry that is then truncated."""
   folder = tmp_path_factory.mktemp('private')
   environment = os.environ | {'BLOCKLAB_CACHE': str(folder), 'PYTHONPATH': str(PROJECT), 'JAX_PLATFORMS': 'cpu'}
@@ -153,16 +153,16 @@ def story(tmp_path_factory):
   return json.loads(done.stdout)
 
 
-def test_compiled_programs_are_cached(story):
-  assert (story['first']['hits'], story['again']['hits']) == (0, 1)
-  assert (story['first']['entries'], story['first']['misses']) == (1, 1)
-  assert story['first']['messages'] == story['again']['messages'] == []
+def test_compiled_programs_are_cached(output):
+  assert (output['first']['hits'], output['again']['hits']) == (0, 1)
+  assert (output['first']['entries'], output['first']['misses']) == (1, 1)
+  assert output['first']['messages'] == output['again']['messages'] == []
 
 
-def test_a_truncated_cache_entry_is_deleted_and_written_again(story):
-  assert [story[name]['right'] for name in ('damaged', 'healed', 'loaded')] == [[1.0, 3.0, 5.0]] * 3
-  assert len(story['damaged']['messages']) == 1
-  assert 'deleting unreadable compiled programs jit_step-*' in story['damaged']['messages'][0]
-  assert story['healed']['messages'] == story['loaded']['messages'] == []
-  assert [story[name]['entries'] for name in ('damaged', 'healed', 'loaded')] == [0, 1, 1]
-  assert (story['healed']['hits'], story['loaded']['hits'], story['other again']['hits']) == (0, 1, 1)
+def test_a_truncated_cache_entry_is_deleted_and_written_again(output):
+  assert [output[name]['right'] for name in ('damaged', 'rewritten', 'loaded')] == [[1.0, 3.0, 5.0]] * 3
+  assert len(output['damaged']['messages']) == 1
+  assert 'deleting unreadable compiled programs jit_step-*' in output['damaged']['messages'][0]
+  assert output['rewritten']['messages'] == output['loaded']['messages'] == []
+  assert [output[name]['entries'] for name in ('damaged', 'rewritten', 'loaded')] == [0, 1, 1]
+  assert (output['rewritten']['hits'], output['loaded']['hits'], output['other again']['hits']) == (0, 1, 1)

@@ -103,4 +103,4 @@ def test_resuming_under_other_settings_is_recorded_in_the_result(finished, tmp_p
   result = train(tmp_path)
   changes = {'jax_default_prng_impl': ['rbg', 'threefry2x32'], 'XLA_OLD': ['1', None]}
   assert result['environment_changed_at'] == [{'step': 12, 'changes': changes}]
-  assert resume._environment_changes(12, {}) == [], 'an older version did not keep it'
+  assert resume._environment_changes(12, {}) == [], 'an older version did not record it'

@@ -1,4 +1,4 @@
-"""Files of a finished run that changed afterwards are written again with a note if possible, else left alone."""
+"""Files of a finished run that changed afterwards are rewritten with a note if possible, otherwise left unchanged."""
 
 import json
 import shutil

@@ -18,7 +18,7 @@ def joined() -> dict[str, np.ndarray]:
   return batch_of(1) | {'documents_BT': documents.astype(np.int32)}
 
 
-def apart() -> dict[str, np.ndarray]:
+def separate() -> dict[str, np.ndarray]:
   """The same sixteen documents, one per row; the rest of each row is not scored."""
   rows: list[dict] = []
   batch = joined()
@@ -37,7 +37,7 @@ def test_a_step_on_masked_documents_equals_one_on_separate_documents(parts):
   one = MASKED.replace({'optimizer.accumulate': parts})
   other = CONFIG.replace({'run.batch_size': 16})
   after, metrics = quick_jit(make_train_step(one))(state_of(one), joined())
-  expected, by_document = quick_jit(make_train_step(other))(state_of(other), apart())
+  expected, by_document = quick_jit(make_train_step(other))(state_of(other), separate())
   for name, value in metrics['scalars'].items():
     assert float(value) == pytest.approx(float(by_document['scalars'][name]), rel=2e-5), name
   for found, reference in zip(jax.tree.leaves(after.params), jax.tree.leaves(expected.params), strict=True):
@@ -50,7 +50,7 @@ def test_the_loss_of_masked_documents_equals_that_of_separate_documents():
   params = random_params(CONFIG)
   scores = [
     quick_jit(make_evaluation_step(config))(params, batch)
-    for config, batch in ((MASKED, joined()), (CONFIG, apart()), (CONFIG, batch_of(1)))
+    for config, batch in ((MASKED, joined()), (CONFIG, separate()), (CONFIG, batch_of(1)))
   ]
   masked, by_document, unmasked = (float(nats / scored) for nats, scored in scores)
   assert masked == pytest.approx(by_document, rel=1e-6)

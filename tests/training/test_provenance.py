@@ -27,7 +27,7 @@ def test_the_settings_of_a_plain_process_are_recorded_by_name():
   assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-# The settings that a compiled function depends on in JAX 0.10.2, but that decide no numbers here: checks, errors,
+# The settings that a compiled function depends on in JAX 0.10.2, but that affect no numbers here: checks, errors,
 # debugging, contexts that only code enters, and the representation of constants, meshes and names in a program.
 NO_NUMBERS = {
   'abstract_mesh_context_manager', 'axis_env_state', 'check_vma', 'compute_on_context_manager', 'jax_auto_pcast',

@@ -68,7 +68,7 @@ def test_a_killed_process_frees_its_run_at_once(directory, kind, monkeypatch):
   assert not list(directory.glob('*.held'))
 
 
-def made_elsewhere(path: Path, age: float) -> None:
+def write_foreign_lock(path: Path, age: float) -> None:
   """Writes a lock file of a process on another machine, whose last heartbeat was `age` seconds ago."""
   path.parent.mkdir(parents=True, exist_ok=True)
   owner = {'token': 'a', 'host': 'node7', 'pid': os.getpid(), 'started': '1', 'machine': 'node7 boot namespace'}
@@ -78,11 +78,11 @@ def made_elsewhere(path: Path, age: float) -> None:
 
 def test_a_lock_of_another_machine_expires_with_its_heartbeat(directory, without_locks):
   path = directory / 'lock.held'
-  made_elsewhere(path, age=lock_files.EXPIRY - 20)
+  write_foreign_lock(path, age=lock_files.EXPIRY - 20)
   with pytest.raises(ConfigError, match=f'is being trained by process {os.getpid()} on node7'):
     locks.check_free(directory)
   assert lock_files.acquire(path) is None
-  made_elsewhere(path, age=lock_files.EXPIRY + 20)
+  write_foreign_lock(path, age=lock_files.EXPIRY + 20)
   locks.check_free(directory)
   with locks.locked(directory / 'lock'):
     assert locks.trainer(directory) == THIS_PROCESS
@@ -116,14 +116,14 @@ def test_the_heartbeat_touches_the_file(tmp_path, monkeypatch):
 def test_a_process_notices_a_lost_lock_and_does_not_release_it(directory, without_locks):
   with locks.locked(directory / 'lock') as lock:
     lock.check()
-    made_elsewhere(directory / 'lock.held', age=0)
+    write_foreign_lock(directory / 'lock.held', age=0)
     with pytest.raises(locks.Moved, match='deleted or replaced while in use: another process may train'):
       lock.check()
   assert (directory / 'lock.held').exists()
 
 
 def test_a_lock_taken_during_its_removal_is_restored(tmp_path):
-  made_elsewhere(tmp_path / 'lock.held', age=0)
+  write_foreign_lock(tmp_path / 'lock.held', age=0)
   before = (tmp_path / 'lock.held').read_text()
   lock_files._remove(tmp_path / 'lock.held', {'token': 'judged stale'})
   assert (tmp_path / 'lock.held').read_text() == before

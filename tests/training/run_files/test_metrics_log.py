@@ -150,7 +150,7 @@ def test_the_lines_are_on_disk_before_a_mark_is_returned(tmp_path, monkeypatch):
   assert synced[0] == (tmp_path / 'metrics.jsonl').stat().st_ino
 
 
-def test_kept_lines_are_unchanged(tmp_path):
+def test_retained_lines_are_unchanged(tmp_path):
   marks = write(tmp_path, ROWS | {20: {'a': 0.1 + 0.2, 'b': 1e-300, 'c': math.nan, 'd': 123456789.0}})
   before = (tmp_path / 'metrics.jsonl').read_bytes()
   write(tmp_path, {}, marks[20])
