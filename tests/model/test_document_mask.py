@@ -149,6 +149,7 @@ def test_attention_statistics_within_documents():
   np.testing.assert_allclose(stats['max']['largest_logit'], largest, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_scan_unrolled_remat_and_vmap_agree():
   config = tiny()
   params = model_params(config)

@@ -141,6 +141,7 @@ def test_variants_share_initial_values(changes):
     np.testing.assert_array_equal(variant[path], baseline[path], err_msg=path)
 
 
+@pytest.mark.slow
 def test_deepnorm_shares_initial_values_up_to_its_scale():
   baseline, deepnorm = values(square(init_depth_scale=False)), values(square(norm_placement='deepnorm'))
   for path in deepnorm.keys() & baseline.keys():
@@ -148,6 +149,7 @@ def test_deepnorm_shares_initial_values_up_to_its_scale():
     np.testing.assert_allclose(deepnorm[path], baseline[path] * (0.5 if name in DEEPNORM else 1.0), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_deeper_model_starts_with_the_layers_of_a_shallower_one():
   for depth in (False, True):
     shallow, deep = (values(square(num_layers=layers, init_depth_scale=depth)) for layers in (2, 4))

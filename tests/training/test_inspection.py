@@ -32,6 +32,7 @@ def test_the_arrays_are_as_documented():
   assert {values.dtype for values in inspected(by_sequence=True).values()} == {np.dtype('float64')}
 
 
+@pytest.mark.slow
 def test_it_measures_the_same_as_a_training_step():
   _, metrics = compiled_step(CONFIG)(state_of(CONFIG), batch_of(1))
   found = inspect(CONFIG, random_params(CONFIG), batch_of(1))
@@ -77,6 +78,7 @@ def test_repeating_the_batch_measures_the_same():
     np.testing.assert_allclose(twice[name], values, rtol=1e-5, atol=1e-5 if 'cosine' in name else 0, err_msg=name)
 
 
+@pytest.mark.slow
 def test_dropout_is_not_applied():
   dropped = RELU.replace({'model.dropout': 0.5})
   found = inspect(dropped, random_params(RELU), batch_of(1))

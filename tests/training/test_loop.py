@@ -142,6 +142,7 @@ def assert_diverged(directory: Path, result: dict, diverged_at: int) -> None:
   assert (last['step'], last['grad_norm/global']) == (diverged_at, None)
 
 
+@pytest.mark.slow
 def test_a_huge_learning_rate_diverges(tmp_path):
   result = train(tmp_path, CONFIG.replace({'optimizer.learning_rate': 1e9, 'optimizer.warmup_steps': 0}))
   assert_diverged(tmp_path, result, 2)
@@ -182,6 +183,7 @@ def test_a_diverged_run_killed_before_its_result_ends_the_same(tmp_path, monkeyp
 SKIP = CONFIG.replace({'run.on_nonfinite': 'skip'})
 
 
+@pytest.mark.slow
 def test_skip_drops_nonfinite_updates(tmp_path, spoil):
   spoil.update({3, 15, 16, 17, 40})
   result = train(tmp_path, SKIP)

@@ -44,6 +44,7 @@ def test_a_run_whose_workdir_is_moved_stops_and_leaves_no_files(finished, tmp_pa
   assert_same_run(workdir / run, finished[0])
 
 
+@pytest.mark.slow
 def test_a_run_whose_directory_is_deleted_stops_without_creating_it(tmp_path):
   saved = tmp_path / 'run' / 'checkpoints' / '12'
 

@@ -77,6 +77,7 @@ def test_nonfinite_losses_gradients_and_updates_count(harm):
   assert int(after.nonfinite_in_a_row) == 1
 
 
+@pytest.mark.slow
 def test_an_overflowing_update_is_not_applied():
   config = CONFIG.replace({'optimizer.learning_rate': 3e38, 'optimizer.warmup_steps': 0, 'optimizer.weight_decay': 1e3})
   before = state_of(config)
@@ -88,6 +89,7 @@ def test_an_overflowing_update_is_not_applied():
   assert int(after.nonfinite_in_a_row) == 1
 
 
+@pytest.mark.slow
 def test_clipped_steps_are_counted():
   config = GRADIENT.replace({'optimizer.learning_rate': 0.05, 'run.on_nonfinite': 'skip', 'optimizer.clip': 4.0})
   state, history = run(config, state_of(config), [*map(batch_of, range(12)), bad_batch()])

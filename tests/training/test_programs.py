@@ -44,6 +44,7 @@ def compilations(monkeypatch):
   programs._compile.cache_clear()
 
 
+@pytest.mark.slow
 def test_three_programs_serve_all_seeds(compilations):
   compiled = programs.programs_for(CONFIG)
   assert compilations == ['init', 'train_step', 'evaluation_step']

@@ -123,6 +123,7 @@ def test_scalars_of_a_run():
   np.testing.assert_allclose(sizes, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_clipping_the_clipped_norm_is_the_norm():
   _, (metrics,) = run(DROPOUT, state_of(DROPOUT), [batch_of(0)])
   assert metrics['scalars']['grad_norm/clipped'] == metrics['scalars']['grad_norm/global'] > 0.5

@@ -284,7 +284,7 @@ def test_the_message_about_an_occupied_directory_names_another_workdir(tmp_path)
   first = tune.plan_grid(experiment, Config(), {}, tmp_path / 'runs')[0]
   first.directory.mkdir(parents=True)
   (first.directory / 'config.json').write_text(json.dumps({**first.config.to_flat(), 'run.batch_size': 7}))
-  with pytest.raises(ConfigError, match=f'--workdir={tmp_path}/runs_2$'):
+  with pytest.raises(ConfigError, match=f'use --workdir={tmp_path}/runs_2 for this run$'):
     run_experiment.check_directories([first])
 
 

@@ -172,6 +172,7 @@ def test_the_page_is_one_self_contained_file(full):
     assert piece in page
 
 
+@pytest.mark.slow
 def test_writing_again_gives_the_same_bytes(full):
   directory, paths, _ = full
   before = {path: path.read_bytes() for path in paths}

@@ -217,6 +217,7 @@ def test_a_refused_checkpoint_does_not_count_as_damaged(tmp_path):
   assert steps_in(tmp_path) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')  # Orbax leaves coroutines behind when it fails
 @pytest.mark.parametrize(
   'changes',
