@@ -42,6 +42,7 @@ def test_the_model_matches_the_reference(name):
   assert {leaf.shape for leaf in jax.tree.leaves(stats)} == {(config.num_layers,)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'placement',
   [

@@ -17,6 +17,7 @@ def inspected(**options) -> dict[str, np.ndarray]:
   return inspect(RELU, random_params(RELU), batch_of(1), **options)
 
 
+@pytest.mark.slow
 def test_the_arrays_are_as_documented():
   shapes = {name: values.shape for name, values in inspected(by_sequence=True).items()}
   by_kind = {kind: {s for name, s in shapes.items() if name.startswith(f'{kind}/')} for kind in (

@@ -97,6 +97,7 @@ def test_progress_is_reported(finished):
   assert all(report['tokens_per_second'] > 0 for report in reports[1:])
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bits_and_another_seed_does_not(finished, quick_programs, tmp_path):
   compiled, events = len(quick_programs), []
   train(tmp_path / 'again')

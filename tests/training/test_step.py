@@ -210,6 +210,7 @@ def test_a_step_is_pure():
   assert same_bits(state, copy)
 
 
+@pytest.mark.slow
 def test_one_compilation_serves_every_step_and_seed():
   run(SKIP, state_of(SKIP), [batch_of(0), bad_batch(), batch_of(1)])
   for seed in (1, 2**32 - 1):
