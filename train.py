@@ -41,6 +41,7 @@ from absl import app, flags
 from configs.flags import config_changes, define_config_flags
 from lab.cli.command_line import new_console, parse_flags, report_error
 from lab.commands import train
+from lab.commands.request import TRAIN_FLAGS, TrainRequest
 from lab.launch import distributed, launchers, slurm_flags
 from training.config import ConfigError
 from training.files import SaveFailed
@@ -104,14 +105,14 @@ for module in (launchers, slurm_flags, distributed):
   flags.adopt_module_key_flags(module)  # so that --help lists them
 
 
-def request() -> train.TrainRequest:
+def request() -> TrainRequest:
   """Returns the request that the flags specify."""
-  return train.TrainRequest(
+  return TrainRequest(
     command=shlex.join(['python', *sys.argv]),
     config_file=flags.FLAGS.config,
     changes=config_changes(),
-    **{field: flags.FLAGS[field].value for field in train.TrainRequest.FLAGS},
-    given=frozenset(field for field in train.TrainRequest.FLAGS if flags.FLAGS[field].present),
+    **{field: flags.FLAGS[field].value for field in TRAIN_FLAGS},
+    given=frozenset(field for field in TRAIN_FLAGS if flags.FLAGS[field].present),
   )
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from lab.analysis.tuned_learning_rates import LEARNING_RATE
 from lab.commands import extend
@@ -45,11 +45,6 @@ class TrainRequest:
   labels: tuple[str, ...]
   estimate: bool
 
-  FLAGS: ClassVar[tuple[str, ...]] = (
-    'experiment', 'status', 'list', 'variants', 'seeds', 'workdir', 'workers', 'tune', 'shared_learning_rate', 'extend',
-    'init_from', 'name', 'sweep', 'compare', 'labels', 'estimate',
-  )  # fmt: skip
-
   def directory(self) -> Path:
     """The work directory; raises ConfigError if the path is invalid."""
     return parse_path(self.workdir, '--workdir')
@@ -60,6 +55,10 @@ class TrainRequest:
       'experiment', 'name', 'sweep', 'variants', 'seeds', 'tune', 'extend', 'shared_learning_rate', 'init_from',
     }  # fmt: skip
     return bool(selecting & self.given or self.config_file or self.changes)
+
+
+NOT_FLAGS = ('command', 'config_file', 'changes', 'given')
+TRAIN_FLAGS = tuple(field.name for field in dataclasses.fields(TrainRequest) if field.name not in NOT_FLAGS)
 
 
 def resolve(request: TrainRequest) -> tuple[Experiment, Changes]:

@@ -26,20 +26,6 @@ def write(runs, finished: bool = True):
 
 
 @pytest.fixture
-def launched(monkeypatch):
-  """The experiment, runs and tuning of each call of run_experiment, which trains nothing."""
-  handed = []
-
-  def run_experiment(experiment, runs, launcher, console, command, extend, tuning, joins, options):
-    plan.check_directories(runs, extend, joins)
-    handed.append((experiment, runs, tuning))
-    return 0
-
-  monkeypatch.setattr('lab.commands.run_experiment.run_experiment', run_experiment)
-  return handed
-
-
-@pytest.fixture
 def block(tmp_path, monkeypatch):
   """The runs of `block` as planned by the first `python train.py`, at the committed learning rates."""
   monkeypatch.chdir(tmp_path)

@@ -62,20 +62,6 @@ def committed(tuned, tmp_path, monkeypatch):
   return folder
 
 
-@pytest.fixture
-def requested(monkeypatch):
-  """The runs and the tuning of each call of run_experiment, which trains nothing."""
-  calls = []
-
-  def record(experiment, runs, launcher, console, command, extend, tuning, joins, options):
-    run_experiment.check_directories(runs, extend, joins)
-    calls.append((list(runs), tuning))
-    return 0
-
-  monkeypatch.setattr(run_experiment, 'run_experiment', record)
-  return calls
-
-
 def rates_of(runs) -> dict[str, float]:
   return {run.variant: run.config.optimizer.learning_rate for run in runs}
 
@@ -158,18 +144,18 @@ def test_the_table_says_how_the_learning_rates_were_chosen(tuned, capsys):
     assert piece in printed
 
 
-def test_repeating_the_command_trains_nothing_and_keeps_the_file(tuned, patched, requested, monkeypatch):
+def test_repeating_the_command_trains_nothing_and_keeps_the_file(tuned, patched, launched, monkeypatch):
   path = tuned[0] / 'block' / 'tuned.csv'
   before = path.read_bytes()
   monkeypatch.setattr('sys.argv', ['train.py', 'another command'])
   for flags in (['--tune', '--seeds=0,1'], ['--seeds=0,1']):  # without --tune its tuned.csv applies as well
     assert run_main(BLOCK, *flags, f'--workdir={tuned[0]}') == 0
   assert patched.trained == []
-  assert [worker_pool.unfinished(runs) for runs, _ in requested] == [[], []]
+  assert [worker_pool.unfinished(runs) for _, runs, _ in launched] == [[], []]
   assert path.read_bytes() == before
 
 
-def test_variants_may_be_tuned_one_after_the_other(tuned, patched, requested, tmp_path):
+def test_variants_may_be_tuned_one_after_the_other(tuned, patched, launched, tmp_path):
   at = f'--workdir={tmp_path}'
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
   assert set(tuning_results.read_tuning(tmp_path / 'block/tuned.csv').chosen) == {'baseline', 'relu'}
@@ -181,7 +167,7 @@ def test_variants_may_be_tuned_one_after_the_other(tuned, patched, requested, tm
   assert list(whole.about['variants']) == ['baseline', 'relu', 'post_norm', 'no_residual']
 
 
-def test_a_damaged_file_is_rebuilt_from_its_runs(patched, requested, tmp_path, capsys):
+def test_a_damaged_file_is_rebuilt_from_its_runs(patched, launched, tmp_path, capsys):
   at, path = f'--workdir={tmp_path}', tmp_path / 'block/tuned.csv'
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
   whole = path.read_bytes()
@@ -197,7 +183,7 @@ def test_a_damaged_file_is_rebuilt_from_its_runs(patched, requested, tmp_path, c
   assert path.read_bytes().partition(b'variant,')[2] == whole.partition(b'variant,')[2]
 
 
-def test_variants_tuned_with_other_settings_are_not_merged(patched, requested, tmp_path, capsys, monkeypatch):
+def test_variants_tuned_with_other_settings_are_not_merged(patched, launched, tmp_path, capsys, monkeypatch):
   at = f'--workdir={tmp_path}'
   assert run_main(BLOCK, '--tune', '--variants=baseline,relu', at) == 0
   assert run_main(BLOCK, '--tune', '--variants=post_norm', '--config.run.steps=99', at) == 2
@@ -210,12 +196,12 @@ def test_variants_tuned_with_other_settings_are_not_merged(patched, requested, t
   patched.trained = []
 
 
-def test_a_committed_tuning_is_the_default(committed, requested, tmp_path):
+def test_a_committed_tuning_is_the_default(committed, launched, tmp_path):
   at = f'--workdir={tmp_path}/runs'
   assert run_main(BLOCK, '--variants=relu,baseline', at) == 0
   assert run_main(BLOCK, '--shared_learning_rate=3e-3', at) == 0
   assert run_main(BLOCK, '--config.optimizer.learning_rate=3e-3', at) == 0
-  (own, found), (shared, shown), (by_flag, _) = requested
+  (_, own, found), (_, shared, shown), (_, by_flag, _) = launched
   assert rates_of(own) == {'baseline': 4e-3, 'relu': 1.6e-2}
   assert all(run.tuned for run in own)
   assert found.path == committed / 'block.csv'
@@ -224,9 +210,9 @@ def test_a_committed_tuning_is_the_default(committed, requested, tmp_path):
   assert shown == found, 'its figure is drawn anyway'
 
 
-def test_a_tuning_applies_only_to_its_own_settings(committed, requested, tmp_path, capsys):
+def test_a_tuning_applies_only_to_its_own_settings(committed, launched, tmp_path, capsys):
   assert run_main(BLOCK, '--config.run.steps=99', f'--workdir={tmp_path}/runs') == 0
-  (runs, found), *_ = requested
+  (_, runs, found), *_ = launched
   assert rates_of(runs) == dict.fromkeys(VARIANTS, 4e-3)
   assert found is None
   output = ' '.join(capsys.readouterr().out.split())
@@ -259,7 +245,7 @@ def test_a_report_at_a_shared_rate_uses_the_validation_split(committed, patched,
     (('', ''), ['--seeds=101', '--tune'], '--seeds=101: the learning rates of block are tuned on seed 101'),
   ],
 )
-def test_a_tuning_that_cannot_be_used_is_reported(damage, arguments, message, committed, requested, tmp_path, capfd):
+def test_a_tuning_that_cannot_be_used_is_reported(damage, arguments, message, committed, launched, tmp_path, capfd):
   lines = (committed / 'block.csv').read_text().splitlines(keepends=True)
   text = ''.join(line for line in lines if not line.startswith(('# sha256', '# code:')))  # as an older version wrote it
   (committed / 'block.csv').write_text(text.replace(*damage) if damage[0] else text)

@@ -10,7 +10,7 @@ from lab.core import names, plan
 from lab.core.experiment import Experiment
 from training.config import Config, ConfigError
 
-PATHS = {'data.task': 'files', 'data.paths': '/home/me/books/*.txt'}
+PATHS = {'data.task': 'files', 'data.paths': '/data/books/*.txt'}
 
 
 def test_invalid_characters_become_dashes_and_a_checksum_is_added():
