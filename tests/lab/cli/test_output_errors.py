@@ -63,6 +63,7 @@ def test_a_process_survives_a_full_disk(tmp_path):
 
 HANG_UP = """
 import os, signal
+signal.signal(signal.SIGHUP, signal.{handler})  # whatever the shell that runs the tests has set
 from lab.cli import output_errors, signals
 output_errors.ignore_output_errors('train.py')
 signals.exit_on_signals()
@@ -72,17 +73,20 @@ os.kill(os.getpid(), signal.SIGHUP)
 
 def test_a_hangup_with_a_closed_terminal_exits_cleanly():
   with open('/dev/full', 'w') as full:
-    ended = subprocess.run([sys.executable, '-c', HANG_UP], cwd=PROJECT, stdout=full, stderr=full, timeout=60)
+    ended = subprocess.run(
+      [sys.executable, '-c', HANG_UP.format(handler='SIG_DFL')], cwd=PROJECT, stdout=full, stderr=full, timeout=60
+    )
   assert ended.returncode == 75
 
 
 def test_under_nohup_a_hangup_is_ignored():
-  program = 'import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)' + HANG_UP
+  program = HANG_UP.format(handler='SIG_IGN')
   assert subprocess.run([sys.executable, '-c', program], cwd=PROJECT, timeout=60).returncode == 0
 
 
 IMPORTS = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.{handler})
 from lab.cli import startup
 startup.prepare(sys.argv[1])
 try:
@@ -95,7 +99,12 @@ print('imported')
 
 @pytest.mark.parametrize(('command', 'code'), [('train.py', 75), ('inspect_gradients.py', 130)])
 def test_an_interrupt_during_imports_is_one_line(command, code):
-  ended = subprocess.run([sys.executable, '-c', IMPORTS, command], cwd=PROJECT, capture_output=True, text=True)
+  ended = subprocess.run(
+    [sys.executable, '-c', IMPORTS.format(handler='default_int_handler'), command],
+    cwd=PROJECT,
+    capture_output=True,
+    text=True,
+  )
   assert ended.returncode == code
   assert ended.stdout == ''
   assert ended.stderr.startswith(f'{command}: stopped')
@@ -103,6 +112,6 @@ def test_an_interrupt_during_imports_is_one_line(command, code):
 
 
 def test_an_ignored_interrupt_stays_ignored_in_commands_that_do_not_resume():
-  program = 'import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)' + IMPORTS
+  program = IMPORTS.format(handler='SIG_IGN')
   ended = subprocess.run([sys.executable, '-c', program, 'reproduce.py'], cwd=PROJECT, capture_output=True, text=True)
   assert (ended.returncode, ended.stdout) == (0, 'imported\n')
