@@ -3,7 +3,7 @@
   python inspect_gradients.py --run=runs/block/post_norm/seed_0            its latest checkpoint
   python inspect_gradients.py --run=runs/block/post_norm/seed_0 --step=all
   python inspect_gradients.py --compare=runs/block/baseline/seed_0,runs/block/post_norm/seed_0
-  python inspect_gradients.py --config=configs/tiny.py --norm_placement=post --depths=4,8,16,32,64
+  python inspect_gradients.py --config=configs/tiny.py --connection=post --depths=4,8,16,32,64
 
 Prints a table, and writes gradients.csv, gradients.json and figures to a separate directory. Gradients are measured
 on the batches of the next training steps. Attention statistics are computed by a plain implementation of attention, in

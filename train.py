@@ -4,8 +4,8 @@
   python train.py --list                                     lists all experiments and their variants
   python train.py --experiment=norm_placement --seeds=0,1
   python train.py --tune                                     tunes the learning rate of each variant first
-  python train.py --norm_placement=post --feed_forward=relu --noresidual --name=mine
-  python train.py --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3'
+  python train.py --connection=post --feed_forward=relu --noresidual --name=mine
+  python train.py --sweep='model.connection=pre,post;optimizer.learning_rate=1e-3,4e-3'
   python train.py --config=configs/small.py --config.model.num_layers=24
   python train.py --launcher=slurm --slurm_partition=gpu --slurm_gpus=1
   python train.py --compare=runs/block/baseline,runs/custom/mine   reports on existing runs
@@ -87,7 +87,7 @@ NAME = flags.DEFINE_string(
   'The name of a custom run, which belongs to no experiment. Default: a name derived from the changed settings.',
 )
 SWEEP = flags.DEFINE_string(
-  'sweep', '', 'Run a grid of settings, such as model.norm_placement=pre,post;optimizer.learning_rate=1e-3,4e-3.'
+  'sweep', '', 'Run a grid of settings, such as model.connection=pre,post;optimizer.learning_rate=1e-3,4e-3.'
 )
 COMPARE = flags.DEFINE_list(
   'compare', [], 'Report on the finished runs in these directories, each of an experiment, a variant, a single run or '

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 from absl import flags
 
-from model.config import FeedForwardName, NormPlacement
+from model.config import FeedForwardName
 from training.config import Config, ConfigError, sections
 from training.known_names import nearest_name
 from training.paths import parse_path
 
 PREFIX = 'config.'
 PATH_FIELDS = ('data.tokenizer', 'run.init_from')  # the path of one file or folder
-SHORT = {'norm_placement': NormPlacement, 'feed_forward': FeedForwardName}  # the most used fields
+SHORT = {'connection': str, 'feed_forward': FeedForwardName}  # the most used fields
 DEFINE: dict[Any, Any] = {
   int: flags.DEFINE_integer,
   float: flags.DEFINE_float,
@@ -38,7 +38,10 @@ def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
       _define(f'{PREFIX}{name}.{field.name}', field, descriptions.get(field.name, ''), flag_values)
   for name, kind in SHORT.items():
     text = f'Short form of --config.model.{name}.'
-    flags.DEFINE_enum(name, None, list(typing.get_args(kind)), text, flag_values=flag_values)
+    if kind is str:
+      flags.DEFINE_string(name, None, text, flag_values=flag_values)
+    else:
+      flags.DEFINE_enum(name, None, list(typing.get_args(kind)), text, flag_values=flag_values)
   flags.DEFINE_bool(
     'residual', None, '--noresidual sets the residual scale of both sublayers to 0.', flag_values=flag_values
   )

@@ -6,16 +6,21 @@ calls, with symbols in place of arrays, so that the drawing cannot differ from t
 Command: python -m docs.draw_block
 """
 
+import functools
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
 
 from docs.svg import ACCENT, BLACK, box, document, line, text
 from model import ModelConfig
-from model.norm_placement import NORM_PLACEMENTS
+from model.connections import CONNECTIONS, Site
+from model.connections.norm_placement import OneStream
 
 PICTURE = Path(__file__).with_name('block.svg')
-WIDTH, HEIGHT = 900, 224 + 114 * math.ceil(len(NORM_PLACEMENTS) / 3)
+PLACEMENTS = tuple(name for name, part in CONNECTIONS.items() if issubclass(part, OneStream))
+WIDTH, HEIGHT = 900, 224 + 114 * math.ceil(len(PLACEMENTS) / 3)
 NORM, BRANCH = '#FBE3B5', '#D3E6F3'  # fills
 NOTES = {'deepnorm': 'a = (2L)^¼', 'sandwich': 'M: a second norm'}
 
@@ -34,21 +39,32 @@ class Sublayer(NamedTuple):
   equation: str
 
 
+class Symbol(NamedTuple):
+  """What stands for an array: its formula, and the boxes it has gone through since the fork or the sum."""
+
+  formula: str
+  boxes: tuple[str, ...] = ()
+
+  def through(self, box: str) -> 'Symbol':
+    """The output of a norm, or of the branch."""
+    return Symbol(f'{box}({self.formula})', (*self.boxes, box))
+
+  def __rmul__(self, scale: float) -> 'Symbol':
+    return Symbol(f'a {self.formula}', self.boxes)
+
+  def __add__(self, other: tuple) -> 'Symbol':
+    return Symbol(f'{self.formula} + {other[0]}')
+
+
 def trace(placement: str) -> Sublayer:
-  """The sublayer of a norm placement, from the functions in model/norm_placement.py."""
-  wiring = NORM_PLACEMENTS[placement]
-
-  def box(name: str):
-    return lambda boxes: (*boxes, name)
-
-  def symbol(name: str):
-    return lambda text: f'{name}({text})'
-
-  N, F, M = map(box, 'NFM')
-  branch, output = wiring.branch((), F, N, M), wiring.output((), N)
-  N, F, M = map(symbol, 'NFM')
-  total = f'a x + {wiring.branch("x", F, N, M)}'
-  return Sublayer(branch, output, f'y = {wiring.output(total, N)}')
+  """The sublayer of a norm placement, from its methods in model/connections/norm_placement.py."""
+  connection: Any = CONNECTIONS[placement](ModelConfig(connection=placement), 'attention', Site(jnp.array(1), 2))
+  for name, symbol in (('norm', 'N'), ('output_norm', 'M')):
+    if hasattr(connection, name):
+      setattr(connection, name, functools.partial(Symbol.through, box=symbol))
+  term = connection.term(connection.read(Symbol('x'), None).through('F'), None)
+  output = connection.write(Symbol('x'), term, None)
+  return Sublayer(term.boxes, output.boxes, f'y = {output.formula}')
 
 
 def plus(x: float, y: float) -> str:
@@ -82,7 +98,7 @@ def block() -> str:
   """The block under Pre-Norm, with the two paths of the gradient."""
   y, rise, pre = 142, 62, trace('pre')
   parts = [
-    text(20, 24, 'One block, norm_placement=pre', 'bold'),
+    text(20, 24, 'One block, connection=pre', 'bold'),
     text(20, 42, 'forward, left to right: u = a x + attention(N(x)), y = a u + feed_forward(N(u))', 'small'),
     text(880, 24, 'N: norm; F: attention or feed-forward; a: residual scale', 'small end'),
     text(880, 42, "g: gradient of the loss at the sublayer's output; J: Jacobian of its branch", 'small accent end'),
@@ -113,7 +129,7 @@ def block() -> str:
 def panel(x: float, y: float, placement: str) -> str:
   """One sublayer of a norm placement."""
   boxes = trace(placement)
-  final = 'a final norm before the head' if ModelConfig(norm_placement=placement).has_final_norm else 'no final norm'
+  final = 'a final norm before the head' if ModelConfig(connection=placement).has_final_norm else 'no final norm'
   note = '; '.join([*([NOTES[placement]] if placement in NOTES else []), final])
   return (
     text(x, y, placement, 'bold')
@@ -127,7 +143,7 @@ def panel(x: float, y: float, placement: str) -> str:
 
 def picture() -> str:
   """The whole drawing, as SVG."""
-  panels = [panel(20 + 300 * (k % 3), 240 + 114 * (k // 3), name) for k, name in enumerate(NORM_PLACEMENTS)]
+  panels = [panel(20 + 300 * (k % 3), 240 + 114 * (k // 3), name) for k, name in enumerate(PLACEMENTS)]
   return document(WIDTH, HEIGHT, [block(), line(f'20,216 {WIDTH - 20},216', '#E4E4E4'), *panels])
 
 

@@ -21,7 +21,7 @@ EXPERIMENT = Experiment(
   question='How much does each part of the block contribute: Pre-Norm, the gate, the residual?',
   variants={
     'baseline': {},  # pre-norm, RMSNorm, SwiGLU, residual
-    'post_norm': {'model.norm_placement': 'post'},
+    'post_norm': {'model.connection': 'post'},
     'relu': {'model.feed_forward': 'relu'},
     'no_residual': {'model.attention_residual': 0.0, 'model.feed_forward_residual': 0.0},
   },

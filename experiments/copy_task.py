@@ -32,7 +32,7 @@ PLACEMENTS = ('pre', 'post', 'deepnorm')
 
 EXPERIMENT = Experiment(
   question='Which norm placements learn a copy task in a deep model without warm-up?',
-  variants={name: {'model.norm_placement': name} for name in PLACEMENTS},
+  variants={name: {'model.connection': name} for name in PLACEMENTS},
   base={
     'model.num_layers': 16, 'model.d_model': 128, 'model.unroll': 1, 'model.vocab_size': 65,
     'model.init_depth_scale': False, 'data.task': 'copy', 'optimizer.learning_rate': 3e-4, 'optimizer.warmup_steps': 0,

@@ -24,9 +24,8 @@ from lab.figures.figure_style import VARIANT_COLOURS, new_figure, set_log_y_axis
 from lab.reproduce.seed_curves import plot_seeds_and_mean, set_depth_axis
 from lab.reproduce.theorem_setting import theorem_config, with_uniform_attention
 from model import ModelConfig, apply, init
-from model.config import NormPlacement
 
-PLACEMENTS: dict[NormPlacement, str] = {'post': 'Post-LN', 'pre': 'Pre-LN'}
+PLACEMENTS: dict[str, str] = {'post': 'Post-LN', 'pre': 'Pre-LN'}
 PROFILE_DEPTH = 8  # layers of the model whose gradients are plotted by layer
 
 
@@ -60,7 +59,7 @@ def measure(depths: tuple[int, ...], d_model: int, batch: int, positions: int, s
   }
 
 
-def shallower(params: dict, placement: NormPlacement, depth: int) -> dict:
+def shallower(params: dict, placement: str, depth: int) -> dict:
   """The parameters of a model of `depth` layers, taken from a deep Pre-LN model; attention is uniform.
 
   The initial parameters of a layer do not depend on the depth of the model.

@@ -17,9 +17,8 @@ from lab.figures.figure_style import VARIANT_COLOURS, new_figure
 from lab.reproduce.model_parts import block_with_params, residual_streams
 from lab.reproduce.theorem_setting import theorem_config, with_uniform_attention
 from model import ModelConfig, init
-from model.config import NormPlacement
 
-PLACEMENTS: tuple[NormPlacement, ...] = ('pre', 'post', 'sandwich')
+PLACEMENTS: tuple[str, ...] = ('pre', 'post', 'sandwich')
 
 
 def measure(d_model: int, positions: int, num_layers: int, seeds: int) -> dict:

@@ -33,9 +33,9 @@ from lab.reproduce.learning_rate_grid import losses_by_rate, plot_losses_by_rate
 RATES = (1e-3, 4e-3, 8e-3)
 SETTINGS: dict[str, Changes] = {
   'pre_depth_scale': {},
-  'post_depth_scale': {'model.norm_placement': 'post'},
+  'post_depth_scale': {'model.connection': 'post'},
   'pre_no_depth_scale': {'model.init_depth_scale': False},
-  'post_no_depth_scale': {'model.norm_placement': 'post', 'model.init_depth_scale': False},
+  'post_no_depth_scale': {'model.connection': 'post', 'model.init_depth_scale': False},
 }
 
 EXPERIMENT = Experiment(

@@ -18,10 +18,10 @@ from model import ModelConfig, init
 from model.kernels.plain_attention import attention_weights
 
 SETTINGS: dict[str, dict[str, Any]] = {
-  'no norm': {'norm_placement': 'none'},
+  'no norm': {'connection': 'none'},
   'RMSNorm': {'norm': 'rms'},
   'LayerNorm': {'norm': 'layer'},
-  'QK norm': {'norm_placement': 'none', 'qk_norm': True},
+  'QK norm': {'connection': 'none', 'qk_norm': True},
 }
 STYLES = dict(
   zip(

@@ -31,7 +31,7 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 SETTINGS: dict[str, Changes] = {
   'pre': {},
   'pre_qk_norm': {'model.qk_norm': True},
-  'post': {'model.norm_placement': 'post'},
+  'post': {'model.connection': 'post'},
 }
 STYLES = {'pre': (BLACK, 'o'), 'pre_qk_norm': (COLOURS[1], 's'), 'post': (VARIANT_COLOURS['post'], 'D')}
 

@@ -55,10 +55,10 @@ EXPERIMENT = Experiment(
   variants={
     'pre_rms': {},
     **{
-      f'{placement}_{norm}': {'model.norm_placement': placement, 'model.norm': norm}
+      f'{placement}_{norm}': {'model.connection': placement, 'model.norm': norm}
       for placement, norm in itertools.product(PLACEMENTS, ('rms', 'layer'))
       if (placement, norm) != ('pre', 'rms')
     },
-    'no_norm': {'model.norm_placement': 'none'},
+    'no_norm': {'model.connection': 'none'},
   },
 )

@@ -18,9 +18,8 @@ from lab.figures.figure_style import VARIANT_COLOURS, new_figure
 from lab.reproduce.model_parts import layer_norm, residual_streams
 from lab.reproduce.seed_curves import plot_seeds_and_mean, set_depth_axis
 from model import ModelConfig, init
-from model.config import NormPlacement
 
-PLACEMENTS: dict[NormPlacement, str] = {'post': 'Post-LN', 'pre': 'Pre-LN'}
+PLACEMENTS: dict[str, str] = {'post': 'Post-LN', 'pre': 'Pre-LN'}
 
 
 def measure(num_layers: int, d_model: int, num_heads: int, positions: int, noise: float, seeds: int) -> dict:
@@ -35,7 +34,7 @@ def measure(num_layers: int, d_model: int, num_heads: int, positions: int, noise
   variance = {}
   for placement in PLACEMENTS:
     config = ModelConfig(
-      num_layers=num_layers, d_model=d_model, num_heads=num_heads, norm='layer', norm_placement=placement,
+      num_layers=num_layers, d_model=d_model, num_heads=num_heads, norm='layer', connection=placement,
       feed_forward='relu', position='none', init_depth_scale=False,
     )  # fmt: skip
     change = jax.jit(jax.vmap(functools.partial(output_change, config, positions, noise)))(keys)

@@ -16,7 +16,6 @@ from lab.core.reproduction import Measured, Reproduction, at_least, at_most
 from lab.figures.figure_style import BLACK, COLOURS, new_figure
 from lab.reproduce.model_parts import map_params, residual_streams
 from model import ModelConfig, init
-from model.config import NormPlacement
 
 MODELS = {  # name: (residual scale of attention, residual scale of the feed-forward, whether it is active)
   'attention': (0.0, 1.0, False),
@@ -25,7 +24,7 @@ MODELS = {  # name: (residual scale of attention, residual scale of the feed-for
   'attention, skip, feed-forward': (1.0, 1.0, True),
 }
 STYLES = dict(zip(MODELS, ((COLOURS[0], 'o'), (COLOURS[1], 's'), (COLOURS[2], 'D'), (BLACK, '^')), strict=True))
-NORMS: dict[str, NormPlacement] = {'no norm': 'none', 'Pre-Norm': 'pre'}
+NORMS: dict[str, str] = {'no norm': 'none', 'Pre-Norm': 'pre'}
 
 
 def measure(num_layers: int, d_model: int, num_heads: int, positions: int, seeds: int) -> dict:
@@ -51,10 +50,10 @@ def measure(num_layers: int, d_model: int, num_heads: int, positions: int, seeds
   }
 
 
-def rank_config(placement: NormPlacement, **changes) -> ModelConfig:
+def rank_config(placement: str, **changes) -> ModelConfig:
   """The setting of the paper: no mask, no position encoding."""
   return ModelConfig(
-    norm_placement=placement, feed_forward='relu', causal=False, position='none', init_depth_scale=False, **changes
+    connection=placement, feed_forward='relu', causal=False, position='none', init_depth_scale=False, **changes
   )
 
 

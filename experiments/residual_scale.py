@@ -14,11 +14,10 @@ from lab.core.reproduction import Measured, Reproduction, at_most, exactly
 from lab.figures.figure_style import COLOURS, new_figure
 from lab.reproduce.model_parts import map_params, residual_streams
 from model import ModelConfig, apply, zero_taps
-from model.config import NormPlacement
 from model.initialisation import BRANCH_OUTPUTS
 from model.transformer import param_shapes
 
-PLACEMENTS: tuple[NormPlacement, ...] = ('pre', 'sandwich', 'none')
+PLACEMENTS: tuple[str, ...] = ('pre', 'sandwich', 'none')
 ZERO_KERNELS = tuple(f'blocks/{name}/kernel' for name in BRANCH_OUTPUTS)
 MARKERS = {0.9: 's', 0.5: 'D'}  # by residual scale
 TOKENS_BT = jnp.arange(16)[None]
@@ -48,10 +47,10 @@ def measure(d_model: int, num_layers: int, scales: tuple[float, ...]) -> dict:
   }
 
 
-def scaled_config(placement: NormPlacement, scale: float, num_layers: int, d_model: int) -> ModelConfig:
+def scaled_config(placement: str, scale: float, num_layers: int, d_model: int) -> ModelConfig:
   """The config of a model with this residual scale in every sublayer."""
   return ModelConfig(
-    vocab_size=16, num_layers=num_layers, d_model=d_model, norm_placement=placement, attention_residual=scale,
+    vocab_size=16, num_layers=num_layers, d_model=d_model, connection=placement, attention_residual=scale,
     feed_forward_residual=scale,
   )  # fmt: skip
 

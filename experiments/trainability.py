@@ -38,7 +38,7 @@ DEPTHS = (3, 6, 12)
 RATES = (5e-4, 2e-3, 8e-3)
 CONNECTIONS: dict[str, Changes] = {
   'pre': {},
-  'post': {'model.norm_placement': 'post'},
+  'post': {'model.connection': 'post'},
   'no_residual': {'model.attention_residual': 0.0, 'model.feed_forward_residual': 0.0},
 }
 

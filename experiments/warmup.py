@@ -35,8 +35,8 @@ RATES = (2.5e-4, 5e-4, 2e-3, 8e-3)
 SETTINGS: dict[str, Changes] = {
   'pre_warmup': {},
   'pre_no_warmup': {'optimizer.warmup_steps': 0},
-  'post_warmup': {'model.norm_placement': 'post'},
-  'post_no_warmup': {'model.norm_placement': 'post', 'optimizer.warmup_steps': 0},
+  'post_warmup': {'model.connection': 'post'},
+  'post_no_warmup': {'model.connection': 'post', 'optimizer.warmup_steps': 0},
 }
 
 EXPERIMENT = Experiment(

@@ -60,8 +60,8 @@ def zero_branch_outputs(x_BTD: jax.Array) -> dict:
   configs = {
     'zero_added': article_config(),
     'zero_replaced': article_config(attention_residual=0.0),
-    'zero_pre': article_config(norm_placement='pre'),
-    'zero_post': article_config(norm_placement='post', norm='layer'),
+    'zero_pre': article_config(connection='pre'),
+    'zero_post': article_config(connection='post', norm='layer'),
   }
   return {name: module_with_weights(Block, config, {})(x_BTD, NO_TAPS)[0][0, 1] for name, config in configs.items()}
 
@@ -82,7 +82,7 @@ def logit_ratios(x_BTD: jax.Array) -> dict:
   )
   ratios = {}
   for name, placement in (('doubled', 'none'), ('doubled_under_norm', 'pre')):
-    block = module_with_weights(Block, article_config(num_heads=2, norm_placement=placement), weights)
+    block = module_with_weights(Block, article_config(num_heads=2, connection=placement), weights)
     norm = block.attention_norm or (lambda x: x)
     once, twice = (_logits(block.attention, norm(x)) for x in (x_BTD, 2 * x_BTD))
     ratios[name] = jnp.max(twice / once)

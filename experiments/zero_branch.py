@@ -21,17 +21,17 @@ BOTH = {'attention_residual': 0.0, 'feed_forward_residual': 0.0}
 IDENTITIES = ('pre', 'sandwich', 'res_post', 'none', 'parallel', 'rezero')
 BLOCKS: dict[str, dict[str, Any]] = {  # `x + dropped`: without the skip path of one or both sublayers
   'pre': {},
-  'sandwich': {'norm_placement': 'sandwich'},
-  'res_post': {'norm_placement': 'res_post'},
-  'none': {'norm_placement': 'none'},
+  'sandwich': {'connection': 'sandwich'},
+  'res_post': {'connection': 'res_post'},
+  'none': {'connection': 'none'},
   'parallel': {'parallel': True},
   'rezero': {'rezero': True},
-  'post': {'norm_placement': 'post'},
-  'deepnorm': {'norm_placement': 'deepnorm'},
+  'post': {'connection': 'post'},
+  'deepnorm': {'connection': 'deepnorm'},
   'pre, first x + dropped': {'attention_residual': 0.0},
   'pre, both x + dropped': BOTH,
-  'none, both x + dropped': {'norm_placement': 'none', **BOTH},
-  'post, both x + dropped': {'norm_placement': 'post', **BOTH},
+  'none, both x + dropped': {'connection': 'none', **BOTH},
+  'post, both x + dropped': {'connection': 'post', **BOTH},
 }
 
 

@@ -1,7 +1,7 @@
-"""The Transformer block: attention and feed-forward, each added to the residual stream."""
+"""The Transformer block: attention and feed-forward, each connected to the residual state."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,67 +9,55 @@ from flax import nnx
 
 from model.attention import Attention
 from model.config import ModelConfig
+from model.connections import Site
 from model.feed_forward import FeedForward
 from model.forward_statistics import Stats, branch_statistics, by_sublayer, merge, stream_statistics
-from model.norm import make_norm
-from model.norm_placement import NORM_PLACEMENTS
 from model.residual import fork
 
 Branch = Callable[[jax.Array], jax.Array]
+SUBLAYERS = ('attention', 'feed_forward')
 
 
 class Sublayer(NamedTuple):
-  """The stream before a sublayer, the output of its branch, and the stream after it; each (B, T, D), float32."""
+  """The state before a sublayer, the term that its branch adds, (B, T, D), and the state after it; float32."""
 
-  input: jax.Array
-  branch: jax.Array
-  output: jax.Array
-
-
-def residual_scales(config: ModelConfig) -> tuple[float, float]:
-  """The residual scales of the attention and feed-forward sublayers; (2 L)^(1/4) for DeepNorm (Wang et al. 2022)."""
-  if config.norm_placement == 'deepnorm':
-    return ((2 * config.num_layers) ** 0.25,) * 2
-  return config.attention_residual, config.feed_forward_residual
+  input: Any
+  term: jax.Array
+  output: Any
 
 
 class Block(nnx.Module):
-  """u = a x + attention(N(x)); y = b u + feed_forward(N(u)) with pre-norm; model/norm_placement.py has the others."""
+  """u = a x + attention(N(x)); y = b u + feed_forward(N(u)) with pre-norm; model/connections/ has the other designs."""
 
-  def __init__(self, config: ModelConfig):
-    def norm_if(exists: bool):
-      return make_norm(config.norm, config.d_model, config.use_bias) if exists else None
-
-    def rezero_scale():
-      return nnx.Param(jnp.zeros(())) if config.rezero else None
-
-    norms = NORM_PLACEMENTS[config.norm_placement].norms
+  def __init__(self, config: ModelConfig, layer: jax.Array | int = 0):
     self.attention, self.feed_forward = Attention(config), FeedForward(config)
-    self.attention_norm, self.feed_forward_norm = norm_if(norms > 0), norm_if(norms > 0 and not config.parallel)
-    self.attention_output_norm, self.feed_forward_output_norm = norm_if(norms > 1), norm_if(norms > 1)
-    self.attention_scale, self.feed_forward_scale = rezero_scale(), rezero_scale()
+    connect = config.connection_class
+    self.attention_connection = connect(config, 'attention', self._site(config, layer, 0))
+    self.feed_forward_connection = connect(config, 'feed_forward', self._site(config, layer, 1))
     self.config = config
 
   def __call__(
     self,
-    x_BTD: jax.Array,
+    state: Any,
     taps: jax.Array,
     dropout_key: jax.Array | None = None,
     full_stats: bool = False,
     documents_BT: jax.Array | None = None,
-  ) -> tuple[jax.Array, Stats]:
+    layer: jax.Array | int = 0,
+  ) -> tuple[Any, Stats]:
     """Runs the block.
 
     Args:
-      x_BTD: the residual stream, float32.
+      state: the residual state, as the connection has it: for most the stream x_BTD, float32.
       taps: zeros, float32, (2, 3) or (2, T, 3): a `fork` tap for each sublayer.
       dropout_key: None for no dropout.
       full_stats: whether to compute all forward statistics; otherwise only the mean square of the stream.
       documents_BT: the document index of each position, int32: positions attend only within their document; None: a
         single document.
+      layer: the index of the block, from 0.
 
     Returns:
-      The stream after the block, y_BTD in float32, and its forward statistics; see model/forward_statistics.py.
+      The state after the block, and its forward statistics; see model/forward_statistics.py.
     """
     keys = (None, None, None) if dropout_key is None else jax.random.split(dropout_key, 3)
     stats: list[Stats] = []
@@ -77,51 +65,95 @@ class Block(nnx.Module):
     def attention(x_BTD):
       if full_stats:
         stats.append(self.attention.statistics(x_BTD, documents_BT))
-      return self._branch_output(self.attention(x_BTD, keys[0], documents_BT), self.attention_scale, keys[1])
+      return self._dropout(self.attention(x_BTD, keys[0], documents_BT), keys[1])
 
     def feed_forward(x_BTD):
       if full_stats:
         stats.append(self.feed_forward.statistics(x_BTD))
-      return self._branch_output(self.feed_forward(x_BTD), self.feed_forward_scale, keys[2])
+      return self._dropout(self.feed_forward(x_BTD), keys[2])
 
+    sites = [self._site(self.config, layer, k, dropout_key) for k in range(2)]
     run = self._parallel if self.config.parallel else self._sequential
-    sublayers = run(x_BTD, taps, attention, feed_forward)
-    stream = by_sublayer(*(stream_statistics(sublayer.output) for sublayer in sublayers))
+    sublayers = run(state, taps, attention, feed_forward, sites)
+    stream = self.attention_connection.stream
+    statistics = by_sublayer(*(stream_statistics(stream(sublayer.output)) for sublayer in sublayers))
     if full_stats:
-      stats.append(by_sublayer(*(branch_statistics(*sublayer) for sublayer in sublayers)))
-    return sublayers[1].output, merge(stream, *stats)
+      stats.append(by_sublayer(*(branch_statistics(stream(s.input), s.term, stream(s.output)) for s in sublayers)))
+    return sublayers[1].output, merge(statistics, *stats)
 
-  def _sequential(self, x_BTD, taps, attention: Branch, feed_forward: Branch) -> tuple[Sublayer, Sublayer]:
-    """Each sublayer is y = output(a x + branch(x)); the feed-forward reads the output of attention."""
-    placement = NORM_PLACEMENTS[self.config.norm_placement]
+  def _sequential(self, state, taps, attention: Branch, feed_forward: Branch, sites) -> tuple[Sublayer, Sublayer]:
+    """The feed-forward reads the state that attention has written."""
 
-    def sublayer(x_BTD, tap, F, a, N, M):
-      skip_BTD, into_branch_BTD = fork(x_BTD, tap)
-      branch_BTD = placement.branch(into_branch_BTD, F, N, M)
-      y_BTD = placement.output(a * skip_BTD + branch_BTD, N)
-      return Sublayer(x_BTD, branch_BTD, y_BTD)
+    def sublayer(state, tap, F, connection, site):
+      skip, branch = fork(state, tap)
+      term_BTD = connection.term(F(connection.read(branch, site)), site)
+      return Sublayer(state, term_BTD, connection.write(skip, term_BTD, site))
 
-    a, b = residual_scales(self.config)
-    first = sublayer(x_BTD, taps[0], attention, a, self.attention_norm, self.attention_output_norm)
-    second = sublayer(first.output, taps[1], feed_forward, b, self.feed_forward_norm, self.feed_forward_output_norm)
-    return first, second
+    first = sublayer(state, taps[0], attention, self.attention_connection, sites[0])
+    return first, sublayer(first.output, taps[1], feed_forward, self.feed_forward_connection, sites[1])
 
-  def _parallel(self, x_BTD, taps, attention: Branch, feed_forward: Branch) -> tuple[Sublayer, Sublayer]:
+  def _parallel(self, x_BTD, taps, attention: Branch, feed_forward: Branch, sites) -> tuple[Sublayer, Sublayer]:
     """Both branches read N(x), as in GPT-J (Wang & Komatsuzaki 2021); the two forks are chained on the skip path."""
-    a, norm = self.config.attention_residual, self.attention_norm
-    assert norm is not None  # `parallel` requires `pre`
+    first, second = self.attention_connection, self.feed_forward_connection
     skip_BTD, into_attention_BTD = fork(x_BTD, taps[0])
     skip_BTD, into_feed_forward_BTD = fork(skip_BTD, taps[1])
-    attention_BTD = attention(norm(into_attention_BTD))
-    feed_forward_BTD = feed_forward(norm(into_feed_forward_BTD))
-    u_BTD = a * skip_BTD + attention_BTD
-    y_BTD = u_BTD + feed_forward_BTD
-    return Sublayer(x_BTD, attention_BTD, u_BTD), Sublayer(x_BTD, feed_forward_BTD, y_BTD)
+    attention_BTD = first.term(attention(first.read(into_attention_BTD, sites[0])), sites[0])
+    feed_forward_BTD = second.term(feed_forward(first.read(into_feed_forward_BTD, sites[0])), sites[1])
+    u_BTD = first.write(skip_BTD, attention_BTD, sites[0])
+    return Sublayer(x_BTD, attention_BTD, u_BTD), Sublayer(x_BTD, feed_forward_BTD, u_BTD + feed_forward_BTD)
 
-  def _branch_output(self, y_BTD, scale, dropout_key):
-    """The term that a branch adds to the stream: its output in float32, with dropout applied and the ReZero scale."""
+  @staticmethod
+  def _site(config: ModelConfig, layer, sublayer: int, dropout_key: jax.Array | None = None) -> Site:
+    """The place of a sublayer, 0 or 1, of this layer; its random numbers are not those of dropout."""
+    key = None if dropout_key is None else jax.random.fold_in(dropout_key, sublayer)
+    return Site(2 * layer + sublayer + 1, 2 * config.num_layers, key)
+
+  def _dropout(self, y_BTD, key):
+    """The output of a branch in float32, with dropout."""
     y_BTD = y_BTD.astype(jnp.float32)
-    if dropout_key is not None:
-      keep_BTD = jax.random.bernoulli(dropout_key, 1 - self.config.dropout, y_BTD.shape)
-      y_BTD = jnp.where(keep_BTD, y_BTD / (1 - self.config.dropout), 0)
-    return y_BTD if scale is None else scale[...] * y_BTD
+    if key is None or not self.config.dropout:
+      return y_BTD
+    keep_BTD = jax.random.bernoulli(key, 1 - self.config.dropout, y_BTD.shape)
+    return jnp.where(keep_BTD, y_BTD / (1 - self.config.dropout), 0)
+
+
+def split_module(module: nnx.Module) -> tuple[nnx.GraphDef, Any]:
+  """The structure of a module and its parameters, a nested dict; `merge_module` is the inverse.
+
+  The parameters of a connection are named after its sublayer, `attention_norm` for `attention_connection/norm`.
+  """
+  definition, params = nnx.split(module, nnx.Param, graph=False)
+  return definition, _prefixed(nnx.to_pure_dict(params))
+
+
+def merge_module(definition: nnx.GraphDef, params: Any) -> Any:
+  """The module of this structure with these parameters."""
+  return nnx.merge(definition, _nested(params))
+
+
+def _prefixed(params: Any) -> Any:
+  """{'attention_connection': {'norm': x}} -> {'attention_norm': x}, at any level."""
+  if not isinstance(params, dict):
+    return params
+  named = {}
+  for name, value in params.items():
+    sublayer, connection, rest = name.rpartition('_connection')
+    if connection and not rest:
+      named |= {f'{sublayer}_{part}': _prefixed(inner) for part, inner in value.items()}
+    else:
+      named[name] = _prefixed(value)
+  return named
+
+
+def _nested(params: Any) -> Any:
+  """The inverse of `_prefixed`."""
+  if not isinstance(params, dict):
+    return params
+  nested: dict[str, Any] = {}
+  for name, value in params.items():
+    sublayer = next((s for s in SUBLAYERS if name.startswith(f'{s}_')), None)
+    if sublayer is None:
+      nested[name] = _nested(value)
+    else:
+      nested.setdefault(f'{sublayer}_connection', {})[name.removeprefix(f'{sublayer}_')] = _nested(value)
+  return nested

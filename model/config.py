@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from model.activations import ACTIVATIONS, FeedForwardName
+from model.connections import CONNECTIONS, Connection
 from model.field_checks import NEARLY_1, ConfigError, check_types
-from model.norm_placement import NORM_PLACEMENTS, NormPlacement
+from model.registry import format_setting, make_options, parse_setting
 
 NormName = Literal['rms', 'layer']
 Position = Literal['rotary', 'learned', 'sinusoidal', 'none']
@@ -27,7 +28,8 @@ class ModelConfig:
     head_dim: K, the width of a head; 0: d_model / num_heads.
     d_ff: F, the width of the feed-forward; 0: 4 d_model, times 2/3 (to the nearest integer) if gated.
     norm: the kind of norm: RMSNorm or LayerNorm.
-    norm_placement: where the norms are; see model/norm_placement.py.
+    connection: how a sublayer reads from the residual state and writes to it: a norm placement, or another residual
+      design, with its options as in `hyper_connections:streams=2`; see model/connections/.
     feed_forward: the activation; see model/activations.py.
     attention_residual: residual scale a in `a x + attention(...)`; at 0 the branch replaces the stream.
     feed_forward_residual: residual scale a in `a u + feed_forward(...)`.
@@ -61,7 +63,7 @@ class ModelConfig:
   head_dim: int = 0
   d_ff: int = 0
   norm: NormName = 'rms'
-  norm_placement: NormPlacement = 'pre'
+  connection: str = 'pre'
   feed_forward: FeedForwardName = 'swiglu'
   attention_residual: float = 1.0
   feed_forward_residual: float = 1.0
@@ -92,7 +94,7 @@ class ModelConfig:
     if not 0 <= self.dropout < NEARLY_1:
       raise ConfigError(f'model.dropout={self.dropout}: must be at least 0 and below 1')
     self._check_heads()
-    self._check_residuals()
+    self._check_connection()
 
   def _check_heads(self):
     if self.head_dim == 0 and self.d_model % self.num_heads:
@@ -114,25 +116,12 @@ class ModelConfig:
     if self.position == 'sinusoidal' and self.d_model % 2:
       raise ConfigError(f'model.position=sinusoidal needs an even model.d_model, not {self.d_model}')
 
-  def _check_residuals(self):
-    residual_scales = (self.attention_residual, self.feed_forward_residual)
-    if self.norm_placement == 'deepnorm' and residual_scales != (1.0, 1.0):
-      raise ConfigError(
-        f'model.norm_placement=deepnorm sets its own residual scale (2L)^(1/4): model.attention_residual='
-        f'{self.attention_residual} and model.feed_forward_residual={self.feed_forward_residual} must both be 1'
-      )
-    if self.rezero and self.norm_placement not in ('pre', 'none'):
-      raise ConfigError(
-        f'model.rezero requires model.norm_placement=pre or none, not {self.norm_placement}: '
-        'a norm after the branch would cancel, or divide by, a scale that starts at 0'
-      )
-    if self.parallel and self.norm_placement != 'pre':
-      raise ConfigError(f'model.parallel requires model.norm_placement=pre, not {self.norm_placement}')
-    if self.parallel and residual_scales[0] != residual_scales[1]:
-      raise ConfigError(
-        'model.parallel adds both branches to one skip path: model.attention_residual and '
-        f'model.feed_forward_residual must be equal, not {residual_scales[0]} and {residual_scales[1]}'
-      )
+  def _check_connection(self):
+    name, given = parse_setting(self.connection, 'model.connection')
+    part = CONNECTIONS.find(name, 'model.connection')
+    options = make_options(part.Options, given, f'model.connection={name}')
+    object.__setattr__(self, 'connection', format_setting(name, options))
+    part.check(self)
 
   @property
   def key_width(self) -> int:
@@ -157,9 +146,20 @@ class ModelConfig:
     return round(4 * self.d_model * 2 / 3) if self.gated else 4 * self.d_model
 
   @property
-  def has_final_norm(self) -> bool:
-    """Whether there is a norm between the last block and the head."""
-    return NORM_PLACEMENTS[self.norm_placement].final_norm
+  def connection_class(self) -> type[Connection]:
+    """The class of the connection around every sublayer."""
+    return CONNECTIONS[parse_setting(self.connection, 'model.connection')[0]]
+
+  @property
+  def stochastic(self) -> bool:
+    """Whether the model draws random numbers in training."""
+    return self.dropout > 0 or self.connection_class.stochastic(self)
+
+  @property
+  def connection_options(self) -> Any:
+    """The options of the connection, of the type `connection_class.Options`."""
+    name, given = parse_setting(self.connection, 'model.connection')
+    return make_options(self.connection_class.Options, given, f'model.connection={name}')
 
 
 def _divisors(number: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Initial values: one table from a parameter's path to its distribution.
+"""Initial values: one table from a parameter's path to its distribution; all others have the values of their class.
 
 A parameter's values depend only on (key, path, layer) and its shape within one layer, and not on the order in which
 modules are constructed. A parameter therefore has the same initial values in every variant and at every depth.
@@ -8,7 +8,7 @@ import functools
 import re
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,24 +29,19 @@ class Constant(NamedTuple):
 
 
 BRANCH_OUTPUTS = ('attention/output', 'feed_forward/down')  # the last kernel of each branch
-DEEPNORM_SCALED = ('attention/value', 'feed_forward/gate', 'feed_forward/up', *BRANCH_OUTPUTS)
 
 
-def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Normal | Constant:
-  """The initial distribution of a parameter.
+def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Normal | Constant | None:
+  """The initial distribution of a parameter; None for one that has the values of the constructor of its class.
 
   Args:
     config: the model config.
     path: the path in the parameter tree, such as `blocks/attention/query/kernel`.
     shape: the shape within one layer.
-
-  Raises:
-    KeyError: if the table has no row for the path.
   """
   table: list[tuple[str, Callable[[], Normal | Constant]]] = [
     (r'.*/gain', lambda: Constant(1.0)),
     (r'.*/bias', lambda: Constant(0.0)),
-    (r'blocks/\w+_scale', lambda: Constant(0.0)),  # with ReZero, a block is initially the identity
     (r'embedding/token', lambda: Normal(token_deviation(config))),
     (r'embedding/position', lambda: Normal(0.01 if config.init == 'gpt2' else 0.1)),
     (r'head/kernel', lambda: Normal(head_deviation(config))),
@@ -55,7 +50,7 @@ def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Norm
   for pattern, make in table:
     if re.fullmatch(pattern, path):
       return make()
-  raise KeyError(f'model/initialisation.py has no row for {path}')
+  return None
 
 
 def token_deviation(config: ModelConfig) -> float:
@@ -75,24 +70,20 @@ def kernel_deviation(config: ModelConfig, shape: tuple[int, ...]) -> float:
 
 
 def depth_scale(config: ModelConfig, path: str) -> float:
-  """The factor on a kernel's standard deviation that depends on depth.
-
-  With `init_depth_scale`, it is 1/sqrt(2 L) for the output kernel of each branch (Radford et al. 2019). With DeepNorm,
-  it is (8 L)^(-1/4) for the value, attention-output and feed-forward kernels (Wang et al. 2022).
-  """
+  """The factor on a kernel's standard deviation that depends on depth, as the connection has it."""
   name = path.removeprefix('blocks/').removesuffix('/kernel')
-  if config.norm_placement == 'deepnorm':
-    return (8 * config.num_layers) ** -0.25 if name in DEEPNORM_SCALED else 1.0
-  return (2 * config.num_layers) ** -0.5 if config.init_depth_scale and name in BRANCH_OUTPUTS else 1.0
+  return config.connection_class.depth_scale(config, name, BRANCH_OUTPUTS)
 
 
-def initial_values(config: ModelConfig, shapes, key: jax.Array):
+def initial_values(config: ModelConfig, shapes, key: jax.Array, constructed: Callable[[], Any]):
   """Draws every parameter.
 
   Args:
     config: the model config, which determines the distributions.
     shapes: the parameter tree as `jax.ShapeDtypeStruct`s; those under `blocks` have a leading layer axis.
     key: the `jax.random` key of the initial values.
+    constructed: returns the same tree with the values that the constructors give; called only if some have no row in
+      the table.
 
   Returns:
     The tree of `shapes`, filled; float32.
@@ -100,15 +91,25 @@ def initial_values(config: ModelConfig, shapes, key: jax.Array):
 
   def draw(path, leaf):
     name = '/'.join(part.key for part in path)
+    stacked = name.startswith('blocks/')
+    shape = leaf.shape[stacked:]
+    source = distribution(config, name, shape)
+    if source is None:
+      return None
     path_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-    if not name.startswith('blocks/'):
-      return draw_one(distribution(config, name, leaf.shape), leaf.shape, jax.random.fold_in(path_key, 0))
-    shape = leaf.shape[1:]
+    if not stacked:
+      return draw_one(source, shape, jax.random.fold_in(path_key, 0))
     keys = jax.vmap(functools.partial(jax.random.fold_in, path_key))(jnp.arange(leaf.shape[0]))
-    draw_layer = functools.partial(draw_one, distribution(config, name, shape), shape)
-    return jax.lax.map(draw_layer, keys)  # the same bits as vmap, compiled in half the time
+    return jax.lax.map(functools.partial(draw_one, source, shape), keys)  # as vmap, compiled in half the time
 
-  return jax.tree.map_with_path(draw, shapes)
+  drawn = jax.tree.map_with_path(draw, shapes)
+  if jax.tree.structure(drawn) == jax.tree.structure(shapes):
+    return drawn
+  return jax.tree.map(lambda value, other: other if value is None else value, drawn, constructed(), is_leaf=_is_none)
+
+
+def _is_none(value: Any) -> bool:
+  return value is None
 
 
 def draw_one(source: Normal | Constant, shape: tuple[int, ...], key: jax.Array) -> jax.Array:

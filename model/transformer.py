@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model.block import Block
+from model.block import Block, merge_module, split_module
 from model.config import ModelConfig
 from model.embedding import Embedding, Head
 from model.forward_statistics import Stats
@@ -20,16 +20,13 @@ from model.initialisation import initial_values
 from model.norm import make_norm
 from model.residual import TAP_SIZE, fork
 
-nnx.set_graph_mode(False)
-nnx.set_graph_updates(False)
-
 Params = Any  # a nested dict of arrays; those under 'blocks' have a leading layer axis
-Constrain = Callable[[jax.Array, Params], tuple[jax.Array, Params]]
+Constrain = Callable[[Any, Params], tuple[Any, Params]]
 
 
-def unconstrained(x_BTD: jax.Array, layer: Params) -> tuple[jax.Array, Params]:
-  """The default `constrain` of `apply`: the compiler chooses the sharding of the stream and of a layer's parameters."""
-  return x_BTD, layer
+def unconstrained(state: Any, layer: Params) -> tuple[Any, Params]:
+  """The default `constrain` of `apply`: the compiler chooses the sharding of the state and of a layer's parameters."""
+  return state, layer
 
 
 class Transformer(nnx.Module):
@@ -39,8 +36,10 @@ class Transformer(nnx.Module):
     norm = functools.partial(make_norm, config.norm, config.d_model, config.use_bias)
     self.embedding = Embedding(config)
     self.embedding_norm = norm() if config.embedding_norm else None
-    self.blocks = nnx.vmap(lambda _: Block(config))(jnp.arange(config.num_layers))
-    self.final_norm = norm() if config.has_final_norm else None
+    stack = nnx.vmap(lambda layer: Block(config, layer), graph=False, graph_updates=False)
+    self.blocks = stack(jnp.arange(config.num_layers))
+    self.ends = config.connection_class.ends(config)
+    self.final_norm = norm() if config.connection_class.final_norm else None
     self.head = Head(config)
     self.config = config
 
@@ -60,7 +59,7 @@ class Transformer(nnx.Module):
       taps: from `zero_taps`.
       dropout_key: None for no dropout.
       full_stats: whether to compute all forward statistics.
-      constrain: applied to the stream and a layer's parameters before each block.
+      constrain: applied to the residual state and a layer's parameters before each block.
       documents_BT: the document index of each position, int32; None: a single document.
 
     Returns:
@@ -69,34 +68,42 @@ class Transformer(nnx.Module):
     x_BTD = self.embedding(tokens_BT)
     if self.embedding_norm is not None:
       x_BTD = self.embedding_norm(x_BTD)
-    x_BTD, stats = self._run_blocks(x_BTD, taps['blocks'], dropout_key, full_stats, constrain, documents_BT)
-    x_BTD, _ = fork(x_BTD, taps['output'])  # measures the gradient at the stack's output
+    state, stats = self._run_blocks(
+      self.ends.open(x_BTD), taps['blocks'], dropout_key, full_stats, constrain, documents_BT
+    )
+    state, _ = fork(state, taps['output'])  # measures the gradient at the stack's output
+    x_BTD = self.ends.close(state)
     if self.final_norm is not None:
       x_BTD = self.final_norm(x_BTD)
     return self.head(x_BTD, self.embedding.token[...]), stats
 
-  def _run_blocks(self, x_BTD, taps_L, dropout_key, full_stats, constrain, documents_BT):
-    """The blocks as one scan over the layer axis, so that compile time does not grow with depth."""
-    config = self.config
-    definition, params_L = nnx.split(self.blocks, nnx.Param)
+  def _run_blocks(self, state, taps_L, dropout_key, full_stats, constrain, documents_BT):
+    """Each group of blocks as one scan over the layer axis, so that compile time does not grow with depth."""
+    config, connect = self.config, self.config.connection_class
+    definition, params_L = nnx.split(self.blocks, nnx.Param, graph=False)
     keys_L = None if dropout_key is None else jax.random.split(dropout_key, config.num_layers)
 
-    def run_block(x_BTD, layer):
-      params, taps, key = layer
-      x_BTD, params = constrain(x_BTD, params)
-      return nnx.merge(definition, params)(x_BTD, taps, key, full_stats, documents_BT)
+    def run_block(state, layer):
+      params, taps, key, index = layer
+      state, params = constrain(state, params)
+      return nnx.merge(definition, params)(state, taps, key, full_stats, documents_BT, index)
 
     if config.remat:
       # A barrier against CSE is needed only in an iteration of several blocks: XLA merges nothing across iterations.
       run_block = jax.checkpoint(run_block, prevent_cse=config.unroll > 1)
-    return jax.lax.scan(run_block, x_BTD, (params_L, taps_L, keys_L), unroll=min(config.unroll, config.num_layers))
+    layers, first, stats = (params_L, taps_L, keys_L, jnp.arange(config.num_layers)), 0, []
+    for length in connect.groups(config):
+      state = connect.between(config, state) if first else state
+      group = jax.tree.map(lambda x, first=first, length=length: x[first : first + length], layers)
+      state, measured = jax.lax.scan(run_block, state, group, unroll=min(config.unroll, length))
+      first, stats = first + length, [*stats, measured]
+    return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), *stats) if len(stats) > 1 else stats[0]
 
 
 @functools.cache
 def _definition(config: ModelConfig):
   """The model's structure and the shapes of its parameters; nothing is computed on a device."""
-  definition, params = nnx.split(nnx.eval_shape(lambda: Transformer(config)), nnx.Param)
-  return definition, nnx.to_pure_dict(params)
+  return split_module(nnx.eval_shape(lambda: Transformer(config), graph=False, graph_updates=False))
 
 
 def param_shapes(config: ModelConfig) -> Params:
@@ -115,7 +122,7 @@ def init(config: ModelConfig, key: jax.Array) -> Params:
   Returns:
     A nested dict of float32 arrays; those under 'blocks' have a leading layer axis.
   """
-  return initial_values(config, param_shapes(config), key)
+  return initial_values(config, param_shapes(config), key, lambda: split_module(Transformer(config))[1])
 
 
 def zero_taps(config: ModelConfig, positions: int | None = None) -> dict[str, jax.Array]:
@@ -153,9 +160,9 @@ def apply(
     dropout_key: a `jax.random` key in training; None (evaluation) for no dropout.
     full_stats: whether to compute all forward statistics, which costs time; otherwise only the mean square of the
       stream. The logits are the same.
-    constrain: (x_BTD, a layer's parameters) -> both, called at the start of each block to constrain their sharding on
-      several devices. Otherwise the compiler may shard the stream along its width and all-gather it within every
-      block, or gather kernels one by one.
+    constrain: (residual state, a layer's parameters) -> both, called at the start of each block to constrain their
+      sharding on several devices. Otherwise the compiler may shard the stream along its width and all-gather it
+      within every block, or gather kernels one by one.
     documents_BT: the document index of each position, int32: positions attend only within their document; None: a
       single document. Positions are counted from the start of the sequence, not of the document. With `rotary`, which
       depends only on distances, and `none`, the logits of a document are those that it would have on its own.
@@ -169,5 +176,5 @@ def apply(
   """
   definition, _ = _definition(config)
   taps = zero_taps(config) if taps is None else taps
-  key = dropout_key if config.dropout else None
-  return nnx.merge(definition, params)(tokens_BT, taps, key, full_stats, constrain, documents_BT)
+  key = dropout_key if config.stochastic else None
+  return merge_module(definition, params)(tokens_BT, taps, key, full_stats, constrain, documents_BT)

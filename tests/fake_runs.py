@@ -20,7 +20,7 @@ BLOCK = Experiment(
   question='Which decision in the block matters?',
   variants={
     'baseline': {},
-    'post_norm': {'model.norm_placement': 'post'},
+    'post_norm': {'model.connection': 'post'},
     'relu': {'model.feed_forward': 'relu'},
     'no_residual': {'model.attention_residual': 0.0, 'model.feed_forward_residual': 0.0},
   },
@@ -155,7 +155,7 @@ def _curve(step, config, final, rng):
 
 def _stream(config, step, rng):
   """Total stream gradients: flat for pre-norm, decreasing towards the input for post-norm, tiny without residual."""
-  decay = {'post': 0.93, 'pre': 0.99}.get(config.model.norm_placement, 0.97)
+  decay = {'post': 0.93, 'pre': 0.99}.get(config.model.connection, 0.97)
   if config.model.attention_residual == 0:
     decay = 0.6
   values, layers = {}, config.model.num_layers

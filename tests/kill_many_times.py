@@ -33,14 +33,14 @@ from training.state import init_state  # noqa: E402
 
 STEPS, EVALUATED_EVERY, SAVED_EVERY = 60, 10, 6
 COMMAND = [
-  sys.executable, str(PROJECT / 'train.py'), '--sweep=model.norm_placement=pre,post', '--workers=1',
+  sys.executable, str(PROJECT / 'train.py'), '--sweep=model.connection=pre,post', '--workers=1',
   '--config.data.task=copy', '--config.data.sequence_length=16', '--config.model.num_layers=2',
   '--config.model.d_model=16', '--config.model.num_heads=2', '--config.model.unroll=1', f'--config.run.steps={STEPS}',
   '--config.run.batch_size=4', '--config.run.log_every=1', f'--config.run.evaluations={STEPS // EVALUATED_EVERY}',
   '--config.run.evaluation_batches=16', f'--config.run.checkpoint_every={SAVED_EVERY}',
   '--config.optimizer.warmup_steps=4',
 ]  # fmt: skip
-VARIANTS = ('norm_placement=pre', 'norm_placement=post')
+VARIANTS = ('connection=pre', 'connection=post')
 WALL_CLOCK = ('seconds', 'tokens_per_second')
 
 # Moments of a kill: the condition, the longest random delay after it in seconds, and the weight of the choice.

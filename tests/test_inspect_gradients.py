@@ -27,7 +27,7 @@ CASES = {
   '--run=nowhere': 'there is no run in nowhere: pass a run directory',
   '--run=run --config=configs/tiny.py': 'pass one of --run',
   '--run=run --compare=run': 'pass one of --run',
-  '--run=run --norm_placement=post': 'pass one of --run',
+  '--run=run --connection=post': 'pass one of --run',
   '--run=run --step=3': 'run has no checkpoint yet: inspect its initial parameters with --step=init',
   '--run=run --step=last': 'run has no checkpoint yet',
   '--run=other_version': "other_version/config.json: unknown config key 'model.depth'",
@@ -55,7 +55,7 @@ CASES = {
   '--depths=4 --noconfig.model.causal': 'model.causal=False lets every position attend to the token it predicts',
   '--dephts=4': "unknown flag --dephts: did you mean 'depths'?",
   'runs/block': "unexpected argument 'runs/block'",
-  '--norm_placement=peri': '--norm_placement=peri',
+  '--connection=peri': '--connection=peri',
 }
 DRIVER = """
 import contextlib, io, json, shlex, sys
@@ -112,7 +112,7 @@ def test_documented_commands_parse_and_invalid_ones_are_refused_in_one_line(tmp_
 def trained(tmp_path_factory) -> Path:
   """Two runs of an experiment."""
   folder = tmp_path_factory.mktemp('folder with a space')
-  for variant, changes in {'baseline': {}, 'post_norm': {'model.norm_placement': 'post'}}.items():
+  for variant, changes in {'baseline': {}, 'post_norm': {'model.connection': 'post'}}.items():
     labels = {'experiment': 'block', 'variant': variant, 'seed': 0}
     train(Config().replace(TINY | changes), folder / f'runs/block/{variant}/seed_0', labels)
   return folder
@@ -159,13 +159,13 @@ def test_two_runs_and_several_depths(trained):
   fields = [
     f'--config.{path}={value}' for path, value in TINY.items() if 'steps' not in path and 'num_layers' not in path
   ]
-  text = inspect(trained, *fields, '--norm_placement=post', '--depths=1,2', '--out=depths')
+  text = inspect(trained, *fields, '--connection=post', '--depths=1,2', '--out=depths')
   assert 'depth^(' in text
   assert (trained / 'depths/norm_by_depth.svg').exists()
-  inspect(trained, *fields, '--norm_placement=post', '--out=depths')  # another request, to the same folder
+  inspect(trained, *fields, '--connection=post', '--out=depths')  # another request, to the same folder
   assert not (trained / 'depths/norm_by_depth.svg').exists()
-  inspect(trained, *fields, '--norm_placement=post', '--depths=1,2')
-  inspect(trained, *fields, '--norm_placement=post', '--depths=1')
+  inspect(trained, *fields, '--connection=post', '--depths=1,2')
+  inspect(trained, *fields, '--connection=post', '--depths=1')
   assert len(list((trained / 'runs/gradients').iterdir())) == 2
 
 

@@ -73,11 +73,11 @@ def test_flags_are_resolved_to_an_experiment_and_changes():
     registry.find_experiment('heads'),
     {'run.steps': 9},
   )
-  experiment, changes = resolved('--norm_placement=post', '--noresidual', '--noconfig.model.causal', '--name=mine')
+  experiment, changes = resolved('--connection=post', '--noresidual', '--noconfig.model.causal', '--name=mine')
   assert (experiment.name, changes) == ('custom', {})
   assert experiment.variants == {
     'mine': {
-      'model.norm_placement': 'post', 'model.attention_residual': 0.0, 'model.feed_forward_residual': 0.0,
+      'model.connection': 'post', 'model.attention_residual': 0.0, 'model.feed_forward_residual': 0.0,
       'model.causal': False,
     }
   }  # fmt: skip
@@ -175,7 +175,7 @@ def test_a_run_is_extended_and_another_starts_from_it(tmp_path):
 @pytest.mark.slow
 def test_a_custom_run_uses_all_cores(tmp_path):
   (tmp_path / 'text.txt').write_text('in the beginning was the word, and the word was with the block\n' * 400)
-  ended = command('--norm_placement=post', '--feed_forward=relu', '--noresidual', '--name=mine', *MINI, cwd=tmp_path)
+  ended = command('--connection=post', '--feed_forward=relu', '--noresidual', '--name=mine', *MINI, cwd=tmp_path)
   assert ended.returncode == 0, ended.stderr
   result = json.loads((tmp_path / 'runs' / 'custom' / 'mine' / 'seed_0' / 'result.json').read_text())
   assert result['layout'] == f'1 cpu device(s), {len(cores())} core(s)'

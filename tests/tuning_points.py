@@ -5,7 +5,7 @@ from lab.analysis.tuning_results import GridPoint
 RATES, SEEDS = (1e-3, 2e-3, 4e-3), (100, 101)
 ABOUT = {
   'command': 'python train.py --tune', 'data_checksum': 'b2c2', 'settings': {'run.steps': 300},
-  'variants': {'baseline': {}, 'post': {'model.norm_placement': 'post'}},
+  'variants': {'baseline': {}, 'post': {'model.connection': 'post'}},
 }  # fmt: skip
 
 

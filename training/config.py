@@ -11,6 +11,8 @@ from model.field_checks import ConfigError
 from training.config_sections import DataConfig, InspectConfig, MeshConfig, OptimizerConfig, RunConfig
 from training.known_names import check_names
 
+RENAMED = {'model.norm_placement': 'model.connection'}  # the former path of a field -> the present one
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -76,6 +78,7 @@ class Config:
     Raises:
       ConfigError: for an unknown path (the message suggests the nearest known one) or an invalid value.
     """
+    flat = with_present_names(flat)
     check_names(flat, known_paths(), 'config key')
     by_section = {}
     for name, section in sections().items():
@@ -88,6 +91,11 @@ class Config:
     """A copy with the fields in `changes`, by path, replaced."""
     check_names(changes, known_paths(), 'config key')
     return Config.from_flat({**self.to_flat(), **changes})
+
+
+def with_present_names(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """A flat config in which the fields that have been renamed since it was written have their present paths."""
+  return {RENAMED.get(path, path): value for path, value in flat.items()}
 
 
 def sections() -> dict[str, Any]:

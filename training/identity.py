@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from training.config import Config
+from training.config import Config, with_present_names
 
 # Fields that only determine what is logged, inspected or saved do not belong to the identity.
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
@@ -31,7 +31,7 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
 
   A config field that `stored` lacks did not exist yet when it was written: its default is compared.
   """
-  defaults = Config().to_flat()
+  stored, defaults = with_present_names(stored), Config().to_flat()
   paths = [*wanted, *(path for path in stored if decides(path) and path not in wanted)]
   before = {path: stored.get(path, defaults.get(path)) for path in paths}
   return {

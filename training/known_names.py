@@ -15,7 +15,7 @@ def check_names(names: Iterable[str], known: Iterable[str], kind: str) -> None:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
-  """A hint to append to an error message: `: did you mean 'norm_placement'?`, or a list of the known names."""
+  """A hint to append to an error message: `: did you mean 'connection'?`, or a list of the known names."""
   known = sorted(known)
   near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
   if not near:  # the last part may match without its section: num_layers for model.num_layers

@@ -149,7 +149,7 @@ def make_train_step(
   level, clip = config.inspect.level, config.optimizer.clip
 
   def train_step(state: State, batch: DeviceBatch):
-    key = jax.random.fold_in(jax.random.key(state.init_seed), state.step) if config.model.dropout else None
+    key = jax.random.fold_in(jax.random.key(state.init_seed), state.step) if config.model.stochastic else None
     positions = config.data.sequence_length if level == 'full' else None
     taps = None if level == 'off' else model.zero_taps(config.model, positions)
     losses, gradient, stream_gradient, stats = loss_and_gradients(config, state.params, batch, taps, key, constrain)

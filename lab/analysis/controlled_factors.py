@@ -106,7 +106,7 @@ def _share_initial_values(compared: Sequence[Sequence[RecordedRun]]) -> bool:
     scheme = [
       settings['model.init'],
       settings['model.init_depth_scale'],
-      settings['model.norm_placement'] == 'deepnorm',
+      settings['model.connection'] == 'deepnorm',
     ]
     scheme += [settings['model.num_layers']] if any(scheme[1:]) else []  # the scale depends on the depth
     versions = [change['changes'].get('version of jax') for change in result.get('environment_changed_at') or ()]

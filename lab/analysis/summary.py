@@ -259,7 +259,7 @@ def _part_of_curve(run: RecordedRun) -> tuple[int, int]:
 
 
 def _initialisation(config: Mapping[str, Any]) -> str:
-  if config['model.norm_placement'] == 'deepnorm':
+  if config['model.connection'] == 'deepnorm':
     return f'{config["model.init"]} with DeepNorm scaling'
   return f'{config["model.init"]} {"with" if config["model.init_depth_scale"] else "without"} depth scale'
 

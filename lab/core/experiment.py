@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-Changes = Mapping[str, Any]  # config paths to values, as in {'model.norm_placement': 'post'}
+Changes = Mapping[str, Any]  # config paths to values, as in {'model.connection': 'post'}
 
 
 @dataclasses.dataclass(frozen=True)

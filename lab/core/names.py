@@ -39,7 +39,7 @@ def _check(name: str, reserved: re.Pattern[str], kind: str) -> None:
 
 
 def name_from_changes(changes: Changes, default: str = 'default') -> str:
-  """A name generated from config changes: 'norm_placement=post+learning_rate=0.003'; the default if there are none.
+  """A name generated from config changes: 'connection=post+learning_rate=0.003'; the default if there are none.
 
   If this is not a valid folder name, invalid characters become dashes, paths are reduced to their last two parts, the
   name is shortened, and a checksum of the changes makes it unique.

@@ -114,7 +114,7 @@ def custom_experiment(changes: Changes, name: str) -> Experiment:
 
 
 def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
-  """The experiment of --sweep, as in --sweep='model.norm_placement=pre,post;optimizer.learning_rate=1e-3,3e-3'.
+  """The experiment of --sweep, as in --sweep='model.connection=pre,post;optimizer.learning_rate=1e-3,3e-3'.
 
   Its variants are all combinations of the values; the first values of all keys form the baseline.
 
@@ -123,7 +123,7 @@ def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
   """
   axes = [_parse_axis(axis) for axis in sweep.split(';') if axis.strip()]
   if not axes:
-    raise ConfigError("--sweep is empty: write it as in --sweep='model.norm_placement=pre,post'")
+    raise ConfigError("--sweep is empty: write it as in --sweep='model.connection=pre,post'")
   check_names([path for path, _ in axes], known_paths(), 'config key in --sweep')
   overlap = {path for path, _ in axes} & set(flags)
   if overlap:
@@ -147,7 +147,7 @@ def sweep_experiment(sweep: str, flags: Changes, name: str) -> Experiment:
 def _parse_axis(axis: str) -> tuple[str, list[Any]]:
   path, separator, values = (part.strip() for part in axis.partition('='))
   if not separator or not values:
-    raise ConfigError(f"--sweep: cannot parse {axis!r}; write key=value,value, as in 'model.norm_placement=pre,post'")
+    raise ConfigError(f"--sweep: cannot parse {axis!r}; write key=value,value, as in 'model.connection=pre,post'")
   return path, [parse_value(path, value.strip()) for value in values.split(',')]
 
 

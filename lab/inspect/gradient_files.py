@@ -27,7 +27,7 @@ def directory_name_for_runs(names: Sequence[str], directories: Sequence[Path], s
 
 
 def directory_name_for_config(scale: str, changes: str, configs: Sequence[Config]) -> str:
-  """The name of the directory for a config at initialisation: 'tiny+norm_placement=post_layers_4_8-03ab91cd'.
+  """The name of the directory for a config at initialisation: 'tiny+connection=post_layers_4_8-03ab91cd'.
 
   Args:
     scale: the name of the config file.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from model import ModelConfig
 
 CONFIG = {
-  'd_model': 2, 'num_heads': 1, 'd_ff': 1, 'feed_forward': 'relu', 'norm_placement': 'none', 'position': 'none',
+  'd_model': 2, 'num_heads': 1, 'd_ff': 1, 'feed_forward': 'relu', 'connection': 'none', 'position': 'none',
   'vocab_size': 2, 'num_layers': 1,
 }  # fmt: skip
 X = jnp.array([[[2.0, 0.0], [0.0, 1.0]]])  # positions 1 and 2; the article follows position 2

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model.block import Block
+from model.block import Block, merge_module, split_module
 from model.config import ModelConfig
 from model.norm import LayerNorm
 from model.residual import TAP_SIZE
@@ -27,8 +27,7 @@ def module_with_weights(module: Callable[[ModelConfig], nnx.Module], config: Mod
   Raises:
     ConfigError: for a path that the module does not have; the message suggests the most similar one.
   """
-  definition, state = nnx.split(nnx.eval_shape(lambda: module(config)), nnx.Param)
-  shapes = nnx.to_pure_dict(state)
+  definition, shapes = split_module(_shapes(lambda: module(config)))
   paths = {'/'.join(key.key for key in path) for path, _ in jax.tree.leaves_with_path(shapes)}
   check_names(weights, paths, f'parameter of {module.__name__}')
 
@@ -38,7 +37,7 @@ def module_with_weights(module: Callable[[ModelConfig], nnx.Module], config: Mod
       return (jnp.ones if name.endswith('gain') else jnp.zeros)(leaf.shape)
     return jnp.asarray(weights[name], jnp.float32).reshape(leaf.shape)
 
-  return nnx.merge(definition, jax.tree.map_with_path(fill, shapes))
+  return merge_module(definition, jax.tree.map_with_path(fill, shapes))
 
 
 def layer_norm(d_model: int) -> LayerNorm:
@@ -50,8 +49,8 @@ def layer_norm(d_model: int) -> LayerNorm:
 
 def block_with_params(config: ModelConfig, params: Any) -> Any:
   """A Block with the parameters of one layer: those of `params['blocks']` without the layer axis."""
-  definition, _ = nnx.split(nnx.eval_shape(lambda: Block(config)), nnx.Param)
-  return nnx.merge(definition, params)
+  definition, _ = split_module(_shapes(lambda: Block(config)))
+  return merge_module(definition, params)
 
 
 def first_block(config: ModelConfig, params: Any) -> Any:
@@ -78,3 +77,7 @@ def residual_streams(config: ModelConfig, blocks: Any, x_BTD: jax.Array) -> jax.
 def map_params(params: Any, function: Callable[[str, Any], Any]) -> Any:
   """Replaces each parameter (or its shape) by function(path, parameter); paths look like `attention/query/kernel`."""
   return jax.tree.map_with_path(lambda path, leaf: function('/'.join(key.key for key in path), leaf), params)
+
+
+def _shapes(make: Callable[[], nnx.Module]) -> nnx.Module:
+  return nnx.eval_shape(make, graph=False, graph_updates=False)

@@ -2,16 +2,15 @@
 
 from lab.reproduce.model_parts import map_params
 from model import ModelConfig
-from model.config import NormPlacement
 
 QUERY_AND_KEY = ('attention/query/kernel', 'attention/key/kernel')
 
 
-def theorem_config(placement: NormPlacement, num_layers: int, d_model: int) -> ModelConfig:
+def theorem_config(placement: str, num_layers: int, d_model: int) -> ModelConfig:
   """One head, every matrix d_model x d_model, Xavier initialisation, no biases, no mask, no position encoding."""
   return ModelConfig(
     num_layers=num_layers, d_model=d_model, num_heads=1, d_ff=d_model, feed_forward='relu', norm='layer',
-    norm_placement=placement, init='xavier', init_depth_scale=False, position='none', causal=False,
+    connection=placement, init='xavier', init_depth_scale=False, position='none', causal=False,
   )  # fmt: skip
 
 

@@ -45,9 +45,9 @@ def test_flags_that_are_not_passed_change_nothing():
 
 
 def test_several_flags_combine_into_one_config():
-  values = parse('--config.run.steps=50', '--config.optimizer.clip=0', '--config.model.norm_placement=post')
+  values = parse('--config.run.steps=50', '--config.optimizer.clip=0', '--config.model.connection=post')
   config = Config().replace(config_changes(values))
-  assert (config.run.steps, config.optimizer.clip, config.model.norm_placement) == (50, 0.0, 'post')
+  assert (config.run.steps, config.optimizer.clip, config.model.connection) == (50, 0.0, 'post')
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from docs.draw_block import PICTURE, picture, trace
-from model.norm_placement import NORM_PLACEMENTS
+from docs.draw_block import PICTURE, PLACEMENTS, picture, trace
 
 
 def test_the_committed_picture_is_what_the_code_draws():
@@ -27,4 +26,4 @@ def test_a_sublayer_as_published(placement, branch, output, equation):
 
 
 def test_every_placement_is_drawn():
-  assert re.findall(r'class="bold">(\w+)<', picture()) == list(NORM_PLACEMENTS)
+  assert re.findall(r'class="bold">(\w+)<', picture()) == list(PLACEMENTS)

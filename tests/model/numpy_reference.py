@@ -172,11 +172,11 @@ def sublayers(p, x, config, nudges=None):
   stream, results = x, []
   for s, name in enumerate(('attention', 'feed_forward')):
     a = (config.attention_residual, config.feed_forward_residual)[s]
-    if config.norm_placement == 'deepnorm':
+    if config.connection == 'deepnorm':
       a = (2 * config.num_layers) ** 0.25
     skip, into = stream + nudges[s, 0], stream + nudges[s, 1]
     norms = normed(f'{name}_norm'), normed(f'{name}_output_norm')
-    added, after = sublayer(config.norm_placement, skip, into, branch(name), a, *norms)
+    added, after = sublayer(config.connection, skip, into, branch(name), a, *norms)
     results.append((stream, added, after))
     stream = after
   return results
@@ -204,7 +204,7 @@ def transformer(p, tokens, config, nudges=None, output_nudge=0.0):
   for index in range(config.num_layers):
     _, x = block(layer(p['blocks'], index), x, config, None if nudges is None else nudges[index])
   x = x + output_nudge
-  if config.norm_placement in ('pre', 'sandwich', 'res_post'):
+  if config.connection in ('pre', 'sandwich', 'res_post'):
     x = norm(p['final_norm'], x, config.norm)
   if config.tie_embeddings:
     head = p['embedding']['token'].T * (1 if config.init == 'gpt2' else config.d_model**-0.5)

@@ -5,13 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from tiny_models import distance, filled, quick_jit, random_stream, tiny, with_zero_branches
+from tiny_models import PLACEMENTS, distance, filled, quick_jit, random_stream, tiny, with_zero_branches
 
-from model.block import Block, residual_scales
+from model.block import Block
 from model.config import ConfigError
-from model.norm_placement import NORM_PLACEMENTS
+from model.connections.norm_placement import DeepNorm
 
-PLACEMENTS = tuple(NORM_PLACEMENTS)
 SCALES = ((1.0, 1.0), (0.5, 0.25), (0.5, 0.5), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0))
 NORMS = ({'norm': 'rms'}, {'norm': 'layer', 'use_bias': True})
 
@@ -21,7 +20,7 @@ def all_residual_configs():
   for placement, scales, rezero, parallel, norm in itertools.product(
     PLACEMENTS, SCALES, (False, True), (False, True), NORMS
   ):
-    fields = {'norm_placement': placement, 'rezero': rezero, 'parallel': parallel} | norm
+    fields = {'connection': placement, 'rezero': rezero, 'parallel': parallel} | norm
     try:
       config = tiny(attention_residual=scales[0], feed_forward_residual=scales[1], **fields)
     except ConfigError:
@@ -44,7 +43,7 @@ def make_block(config, seed=0, zero_branches=False):
 
 
 def test_every_placement_is_covered():
-  counts = {name: sum(p.values[0].norm_placement == name for p in RESIDUAL_CONFIGS) for name in PLACEMENTS}
+  counts = {name: sum(p.values[0].connection == name for p in RESIDUAL_CONFIGS) for name in PLACEMENTS}
   assert counts == {'pre': 36, 'post': 12, 'sandwich': 12, 'res_post': 12, 'deepnorm': 2, 'none': 24}
 
 
@@ -79,7 +78,7 @@ def test_pre_with_zero_branches_and_no_residual_is_zero(parallel):
 
 @pytest.mark.parametrize('norm', ['rms', 'layer'])
 def test_post_with_zero_branches_applies_the_norm_twice(norm):
-  run, params = make_block(tiny(norm_placement='post', norm=norm), zero_branches=True)
+  run, params = make_block(tiny(connection='post', norm=norm), zero_branches=True)
   x, exact = random_stream(2, 5, 8)
   once = reference.norm(params['attention_norm'], exact, norm)
   twice = reference.norm(params['feed_forward_norm'], once, norm)
@@ -91,16 +90,15 @@ def test_post_with_zero_branches_applies_the_norm_twice(norm):
 def test_a_rezero_block_is_initially_exactly_the_identity(placement, parallel):
   if parallel and placement == 'none':
     return
-  block, _ = filled(Block(tiny(norm_placement=placement, rezero=True, parallel=parallel)))
+  block, _ = filled(Block(tiny(connection=placement, rezero=True, parallel=parallel)))
   block.attention_scale[...] = block.feed_forward_scale[...] = jnp.zeros(())
   x, _ = random_stream(2, 5, 8)
   np.testing.assert_array_equal(block(x, jnp.zeros((2, 3)))[0], x)
 
 
 def test_deepnorm_residual_scale():
-  np.testing.assert_allclose(
-    residual_scales(tiny(norm_placement='deepnorm', num_layers=12)), (2.2134, 2.2134), atol=5e-5
-  )
+  config = tiny(connection='deepnorm', num_layers=12)
+  np.testing.assert_allclose(DeepNorm.residual_scale(config, 'attention'), 2.2134, atol=5e-5)
 
 
 def test_forward_statistics_have_no_gradient():
@@ -116,7 +114,7 @@ def test_forward_statistics_have_no_gradient():
 @pytest.mark.slow
 def test_in_bfloat16_the_stream_is_float32():
   for placement in PLACEMENTS:
-    config = tiny(norm_placement=placement, dtype='bfloat16')
+    config = tiny(connection=placement, dtype='bfloat16')
     run, params = make_block(config)
     x, exact = random_stream(2, 5, 8)
     y, stats = run(x, full_stats=True)
@@ -128,7 +126,7 @@ def test_in_bfloat16_the_stream_is_float32():
 
 @pytest.mark.parametrize('branch', ['attention', 'feed_forward'])
 def test_branch_dropout_keeps_the_expectation(branch):
-  config = tiny(norm_placement='none', dropout=0.4)
+  config = tiny(connection='none', dropout=0.4)
   block, params = filled(Block(config))
   other = block.feed_forward.down if branch == 'attention' else block.attention.output
   other.kernel[...] = jnp.zeros_like(other.kernel[...])

@@ -14,13 +14,13 @@ def parameters_by_formula(config):
   ups = 2 if config.feed_forward in ('glu', 'swiglu', 'geglu', 'reglu', 'bilinear') else 1
   kernels = config.num_layers * (2 * d * (queries + keys) + (ups + 1) * d * f) + d * config.vocab_size
   norm = 2 if config.norm == 'layer' and config.use_bias else 1
-  norms = {'none': 0, 'sandwich': 4}.get(config.norm_placement, 1 if config.parallel else 2)
+  norms = {'none': 0, 'sandwich': 4}.get(config.connection, 1 if config.parallel else 2)
   layer = norms * norm * d + config.qk_norm * 2 * norm * width + config.rezero * 2
   layer += config.use_bias * (queries + 2 * keys + d + ups * f + d)
   total = kernels + config.num_layers * layer + config.use_bias * config.vocab_size
   tables = config.vocab_size * (not config.tie_embeddings) + config.num_positions * (config.position == 'learned')
   total += tables * d
-  outer_norms = config.embedding_norm + (config.norm_placement in ('pre', 'sandwich', 'res_post'))
+  outer_norms = config.embedding_norm + (config.connection in ('pre', 'sandwich', 'res_post'))
   return kernels, total + outer_norms * norm * d
 
 
@@ -39,9 +39,9 @@ BIASES = 2 * (4 * 8 + 2 * 12 + 8) + 11
   ('changes', 'others'),
   [
     ({}, 11 * 8 + 5 * 8),
-    ({'norm_placement': 'sandwich'}, 11 * 8 + 9 * 8),
-    ({'norm_placement': 'none'}, 11 * 8),
-    ({'norm_placement': 'deepnorm', 'rezero': False}, 11 * 8 + 4 * 8),
+    ({'connection': 'sandwich'}, 11 * 8 + 9 * 8),
+    ({'connection': 'none'}, 11 * 8),
+    ({'connection': 'deepnorm', 'rezero': False}, 11 * 8 + 4 * 8),
     ({'parallel': True, 'rezero': True}, 11 * 8 + 3 * 8 + 2 * 2),
     ({'norm': 'layer', 'use_bias': True, 'qk_norm': True}, BIASES + 11 * 8 + 2 * (5 * 8 + 2 * 2 * 4)),
     ({'tie_embeddings': True, 'position': 'learned', 'embedding_norm': True}, 10 * 8 + 6 * 8),
@@ -68,7 +68,7 @@ def test_flops_counted_by_hand():
 def test_flops_without_a_causal_mask_and_with_a_tied_head_counted_by_hand():
   config = ModelConfig(
     vocab_size=7, num_layers=3, d_model=8, num_heads=2, head_dim=6, d_ff=5, causal=False, tie_embeddings=True,
-    position='learned', norm_placement='sandwich', qk_norm=True, remat=True,
+    position='learned', connection='sandwich', qk_norm=True, remat=True,
   )  # fmt: skip
   matmul = 3 * (4 * 8 * 12 + 3 * 8 * 5) + 8 * 7  # gated: three kernels; a tied head is also a matrix product
   assert matmul_parameters(config) == matmul == 1568

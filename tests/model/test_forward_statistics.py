@@ -15,7 +15,7 @@ from model.forward_statistics import attention_statistics, relative_residual
 from model.transformer import apply
 
 SWITCHES = {
-  **{name: {'norm_placement': name} for name in ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')},
+  **{name: {'connection': name} for name in ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')},
   'scaled': {'attention_residual': 0.5, 'feed_forward_residual': 0.25},
   'parallel': {'parallel': True, 'attention_residual': 0.5, 'feed_forward_residual': 0.5},
   'rezero': {'rezero': True, 'norm': 'layer'},
@@ -91,13 +91,13 @@ def test_entropy_of_uniform_and_one_hot_weights():
 
 
 @pytest.mark.parametrize(
-  'changes', [{}, {'qk_norm': True}, {'num_heads': 4, 'num_kv_heads': 2, 'causal': False}, {'norm_placement': 'post'}]
+  'changes', [{}, {'qk_norm': True}, {'num_heads': 4, 'num_kv_heads': 2, 'causal': False}, {'connection': 'post'}]
 )
 def test_attention_statistics_of_a_block_match_the_reference(changes):
   config = tiny(**changes)
   x, exact = random_stream(2, 5, 8)
   stats, params = block_statistics(config, x)
-  into = exact if config.norm_placement == 'post' else reference.norm(params['attention_norm'], exact, 'rms')
+  into = exact if config.connection == 'post' else reference.norm(params['attention_norm'], exact, 'rms')
   q, k, _ = reference.queries_keys_values(params['attention'], into, config)
   entropy, largest = reference.entropy_and_largest(q, k, config.causal)
   np.testing.assert_allclose(stats['mean']['attention_entropy'], entropy, rtol=1e-5)
@@ -106,7 +106,7 @@ def test_attention_statistics_of_a_block_match_the_reference(changes):
 
 @pytest.mark.parametrize('name', ['relu', 'relu2', 'reglu'])
 def test_dead_units(name):
-  config = tiny(feed_forward=name, use_bias=True, norm_placement='none', d_ff=6)
+  config = tiny(feed_forward=name, use_bias=True, connection='none', d_ff=6)
   block, _ = filled(Block(config))
   ff = block.feed_forward
   project = ff.up if ff.gate is None else ff.gate

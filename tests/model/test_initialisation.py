@@ -72,7 +72,7 @@ def expected_deviations(scheme, depth, placement):
 @pytest.mark.parametrize('depth', [True, False])
 @pytest.mark.parametrize('scheme', SCHEMES)
 def test_the_table_matches_the_papers(scheme, depth, placement):
-  config = ModelConfig(init=scheme, init_depth_scale=depth, norm_placement=placement, **SIZES)
+  config = ModelConfig(init=scheme, init_depth_scale=depth, connection=placement, **SIZES)
   sources = {
     path: distribution(config, path, leaf.shape[path.startswith('blocks/') :])
     for path, leaf in by_path(param_shapes(config)).items()
@@ -88,7 +88,7 @@ def test_the_table_matches_the_papers(scheme, depth, placement):
   ('scheme', 'depth', 'placement'), [('fan_in', True, 'pre'), ('xavier', True, 'deepnorm'), ('gpt2', False, 'pre')]
 )
 def test_drawn_values_have_the_standard_deviation_of_the_table(scheme, depth, placement):
-  config = ModelConfig(init=scheme, init_depth_scale=depth, norm_placement=placement, **SIZES)
+  config = ModelConfig(init=scheme, init_depth_scale=depth, connection=placement, **SIZES)
   params = by_path(quick_jit(functools.partial(init, config))(jax.random.key(0)))
   expected = expected_deviations(scheme, depth, placement)
   for path, leaf in params.items():
@@ -117,7 +117,7 @@ def values(config, seed=0):
 
 
 VARIANTS = [
-  *[{'norm_placement': name} for name in ('post', 'sandwich', 'res_post', 'none')],
+  *[{'connection': name} for name in ('post', 'sandwich', 'res_post', 'none')],
   *[{'feed_forward': name} for name in ('relu', 'gelu', 'geglu', 'bilinear')],
   {'num_heads': 1},
   {'num_heads': 4},
@@ -143,7 +143,7 @@ def test_variants_share_initial_values(changes):
 
 @pytest.mark.slow
 def test_deepnorm_shares_initial_values_up_to_its_scale():
-  baseline, deepnorm = values(square(init_depth_scale=False)), values(square(norm_placement='deepnorm'))
+  baseline, deepnorm = values(square(init_depth_scale=False)), values(square(connection='deepnorm'))
   for path in deepnorm.keys() & baseline.keys():
     name = path.removeprefix('blocks/').removesuffix('/kernel')
     np.testing.assert_allclose(deepnorm[path], baseline[path] * (0.5 if name in DEEPNORM else 1.0), rtol=1e-6)
@@ -183,6 +183,6 @@ def test_values_differ_by_path_layer_and_seed():
 
 
 def test_deepnorm_kernel_scale():
-  config = tiny(norm_placement='deepnorm', num_layers=12)
+  config = tiny(connection='deepnorm', num_layers=12)
   assert depth_scale(config, 'blocks/feed_forward/up/kernel') == pytest.approx(0.3195, abs=5e-5)
   assert depth_scale(config, 'blocks/attention/query/kernel') == 1

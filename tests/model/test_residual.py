@@ -17,18 +17,18 @@ WEIGHTS_BTV = np.random.default_rng(7).normal(size=(2, LENGTH, 11)).astype(np.fl
 
 # Each norm placement, and each option that changes how the skip path and the branch combine.
 CONFIGS = {
-  **{name: {'norm_placement': name} for name in ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')},
+  **{name: {'connection': name} for name in ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')},
   'pre-half': {'attention_residual': 0.5, 'feed_forward_residual': 0.9},
   'pre-zero': {'attention_residual': 0.0, 'feed_forward_residual': 0.0},
-  'post-zero': {'norm_placement': 'post', 'attention_residual': 1.0, 'feed_forward_residual': 0.0},
-  'sandwich-half': {'norm_placement': 'sandwich', 'attention_residual': 0.5, 'norm': 'layer', 'embedding_norm': True},
-  'none-rezero': {'norm_placement': 'none', 'rezero': True, 'feed_forward_residual': 0.5},
+  'post-zero': {'connection': 'post', 'attention_residual': 1.0, 'feed_forward_residual': 0.0},
+  'sandwich-half': {'connection': 'sandwich', 'attention_residual': 0.5, 'norm': 'layer', 'embedding_norm': True},
+  'none-rezero': {'connection': 'none', 'rezero': True, 'feed_forward_residual': 0.5},
   'parallel': {'parallel': True},
   'parallel-half': {'parallel': True, 'attention_residual': 0.5, 'feed_forward_residual': 0.5},
   'parallel-zero': {'parallel': True, 'attention_residual': 0.0, 'feed_forward_residual': 0.0},
   **{f'pre-{name}': {'feed_forward': name, 'num_layers': 1} for name in ACTIVATIONS if name != 'swiglu'},
-  'post-relu-unrolled': {'norm_placement': 'post', 'feed_forward': 'relu', 'unroll': 2},
-  'sandwich-geglu-remat': {'norm_placement': 'sandwich', 'feed_forward': 'geglu', 'remat': True},
+  'post-relu-unrolled': {'connection': 'post', 'feed_forward': 'relu', 'unroll': 2},
+  'sandwich-geglu-remat': {'connection': 'sandwich', 'feed_forward': 'geglu', 'remat': True},
 }
 
 
@@ -124,7 +124,7 @@ def test_taps_under_vmap():
 
 @pytest.mark.parametrize(('placement', 'scales'), [('pre', (1.0, 1.0)), ('pre', (0.5, 0.9)), ('none', (1.0, 0.5))])
 def test_the_skip_gradient_is_the_scaled_total_at_the_next_sublayer(placement, scales):
-  config = tiny(norm_placement=placement, attention_residual=scales[0], feed_forward_residual=scales[1])
+  config = tiny(connection=placement, attention_residual=scales[0], feed_forward_residual=scales[1])
   params = model_params(config)
   taps = float64(quick_jit(functools.partial(measured, config))(params, zero_taps(config)))
   sublayers = taps['blocks'].reshape(-1, 3)
@@ -138,7 +138,7 @@ def test_the_skip_gradient_is_the_scaled_total_at_the_next_sublayer(placement, s
 )
 def test_with_zero_branches_the_residual_scale_scales_the_gradient(placement, a):
   """He et al. 2016, section 3: a^(2L) over the 2 L sublayers of L blocks."""
-  config = tiny(norm_placement=placement, attention_residual=a, feed_forward_residual=a, num_layers=6)
+  config = tiny(connection=placement, attention_residual=a, feed_forward_residual=a, num_layers=6)
   params = with_zero_branches(model_params(config))
   taps = quick_jit(functools.partial(measured, config))(params, zero_taps(config))
   np.testing.assert_array_equal(taps['blocks'][..., 1:], 0)

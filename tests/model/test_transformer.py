@@ -21,11 +21,11 @@ def logits_of(config, params, tokens=TOKENS, key=None):
 
 MODELS = {
   'pre': {},
-  'post': {'norm_placement': 'post', 'norm': 'layer', 'use_bias': True, 'feed_forward': 'gelu'},
-  'sandwich': {'norm_placement': 'sandwich', 'embedding_norm': True, 'position': 'learned', 'tie_embeddings': True},
-  'res_post': {'norm_placement': 'res_post', 'qk_norm': True, 'feed_forward': 'geglu', 'position': 'sinusoidal'},
-  'deepnorm': {'norm_placement': 'deepnorm', 'norm': 'layer', 'feed_forward': 'relu', 'num_layers': 3},
-  'none': {'norm_placement': 'none', 'attention_residual': 0.5, 'use_bias': True, 'feed_forward': 'bilinear'},
+  'post': {'connection': 'post', 'norm': 'layer', 'use_bias': True, 'feed_forward': 'gelu'},
+  'sandwich': {'connection': 'sandwich', 'embedding_norm': True, 'position': 'learned', 'tie_embeddings': True},
+  'res_post': {'connection': 'res_post', 'qk_norm': True, 'feed_forward': 'geglu', 'position': 'sinusoidal'},
+  'deepnorm': {'connection': 'deepnorm', 'norm': 'layer', 'feed_forward': 'relu', 'num_layers': 3},
+  'none': {'connection': 'none', 'attention_residual': 0.5, 'use_bias': True, 'feed_forward': 'bilinear'},
   'rezero': {'rezero': True, 'num_heads': 4, 'num_kv_heads': 2, 'causal': False, 'feed_forward': 'relu2'},
   'parallel': {'parallel': True, 'head_dim': 6, 'num_heads': 3, 'feed_forward': 'reglu', 'use_bias': True},
   'no_residual': {'attention_residual': 0.0, 'feed_forward_residual': 0.0, 'feed_forward': 'silu'},
@@ -52,7 +52,7 @@ def test_the_model_matches_the_reference(name):
   ],
 )
 def test_scan_unrolled_and_remat_agree(placement):
-  config = tiny(norm_placement=placement)
+  config = tiny(connection=placement)
   params = model_params(config)
   weights_BTV = np.random.default_rng(1).normal(size=(*TOKENS.shape, 11)).astype(np.float32)
 
@@ -86,7 +86,7 @@ def influence(length=66, **changes):
 
 @pytest.mark.parametrize('setting', [*ATTENTION_SETTINGS, 'dropout', 'parallel', 'post'])
 def test_logits_depend_on_no_later_position(setting):
-  others = {'dropout': {'dropout': 0.1}, 'parallel': {'parallel': True}, 'post': {'norm_placement': 'post'}}
+  others = {'dropout': {'dropout': 0.1}, 'parallel': {'parallel': True}, 'post': {'connection': 'post'}}
   matrix = influence(**(ATTENTION_SETTINGS | others)[setting])  # 66 positions: two blocks of queries
   np.testing.assert_array_equal(np.triu(matrix, 1), 0)
   assert (matrix[np.tri(66, dtype=bool)] > 0).mean() > 0.99
@@ -182,7 +182,7 @@ SWITCHES = {
   'head_dim': {'head_dim': 6},
   'd_ff': {'d_ff': 13},
   'norm': {'norm': 'layer'},
-  'norm_placement': {'norm_placement': 'res_post'},
+  'connection': {'connection': 'res_post'},
   'feed_forward': {'feed_forward': 'geglu'},
   'attention_residual': {'attention_residual': 0.9},
   'feed_forward_residual': {'feed_forward_residual': 0.9},

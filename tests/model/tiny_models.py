@@ -11,8 +11,11 @@ from flax import nnx
 from hypothesis import strategies as st
 
 from model import config as config_module
+from model.block import merge_module, split_module
 from model.config import ModelConfig
 from model.transformer import param_shapes
+
+PLACEMENTS = ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')
 
 # Most compiled programs in these tests run once: compile quickly rather than optimise.
 quick_jit = functools.partial(
@@ -55,9 +58,9 @@ def model_params(config: ModelConfig, seed: int = 0):
 
 def filled(module: nnx.Module, seed: int = 0):
   """A module with random parameters, and those parameters in float64."""
-  definition, state = nnx.split(module, nnx.Param)
-  params = random_params(nnx.to_pure_dict(state), seed)
-  return nnx.merge(definition, params), float64(params)
+  definition, shapes = split_module(module)
+  params = random_params(shapes, seed)
+  return merge_module(definition, params), float64(params)
 
 
 def with_zero_branches(params):
@@ -125,7 +128,7 @@ def configs(draw):
     'd_ff': draw(st.sampled_from([0, 7])),
     'num_positions': draw(st.integers(1, 9)),
     'norm': draw(choices(config_module.NormName)),
-    'norm_placement': draw(choices(config_module.NormPlacement)),
+    'connection': draw(st.sampled_from(PLACEMENTS)),
     'feed_forward': draw(choices(config_module.FeedForwardName)),
     'position': draw(choices(config_module.Position)),
     'init': draw(choices(config_module.Init)),
@@ -134,10 +137,10 @@ def configs(draw):
     'feed_forward_residual': draw(st.sampled_from([1.0, 1.0, 0.0])),
     'dropout': draw(st.sampled_from([0.0, 0.5])),
   }
-  if fields['norm_placement'] != 'pre':  # otherwise three of four draws would be invalid
+  if fields['connection'] != 'pre':  # otherwise three of four draws would be invalid
     fields['parallel'] = False
-    fields['rezero'] &= fields['norm_placement'] == 'none'
-  if fields['parallel'] or fields['norm_placement'] == 'deepnorm':
+    fields['rezero'] &= fields['connection'] == 'none'
+  if fields['parallel'] or fields['connection'] == 'deepnorm':
     fields['attention_residual'] = fields['feed_forward_residual'] = 1.0
   fields['num_kv_heads'] = min(fields['num_kv_heads'], fields['num_heads'])
   if fields['d_model'] % fields['num_heads'] or fields['d_model'] // fields['num_heads'] % 2:

@@ -193,7 +193,7 @@ def test_a_resumed_run_does_not_need_its_init_from(run, tmp_path):
 
 
 def test_init_from_another_model_is_refused(run, tmp_path):
-  config = from_run(run, **{'model.d_model': 16, 'model.norm_placement': 'post'})
+  config = from_run(run, **{'model.d_model': 16, 'model.connection': 'post'})
   for refuse in (lambda: check_source(config), lambda: start(tmp_path / 'new', config)):
     with pytest.raises(ConfigError) as error:
       refuse()

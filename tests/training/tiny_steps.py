@@ -26,7 +26,7 @@ quick_jit = functools.partial(jax.jit, compiler_options=QUICK)
 # The update is the clipped gradient, and there is no norm between the stream and the head.
 GRADIENT = CONFIG.replace({
   'optimizer.name': 'sgd', 'optimizer.beta1': 0.0, 'optimizer.learning_rate': 1.0, 'optimizer.schedule': 'constant',
-  'optimizer.warmup_steps': 0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.5, 'model.norm_placement': 'none',
+  'optimizer.warmup_steps': 0, 'optimizer.weight_decay': 0.0, 'optimizer.clip': 0.5, 'model.connection': 'none',
 })  # fmt: skip
 SKIP = CONFIG.replace({'run.on_nonfinite': 'skip', 'optimizer.name': 'sgd', 'inspect.level': 'off'})
 DROPOUT = CONFIG.replace({

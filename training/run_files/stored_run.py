@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from training.config import Config
+from training.config import Config, with_present_names
 from training.files import Damaged, checksum_of, read_json
 from training.identity import identity_of
 from training.run_files.result import read_result
@@ -22,6 +22,8 @@ LOG_REMEDY = 'the command that trained the run writes it again, from the last ch
 def read_config(directory: Path) -> dict[str, Any] | None:
   """The flat config of a run, checked against its result if it has one; None if there is no config.json.
 
+  Fields that have been renamed since have their present names.
+
   Raises:
     Damaged: if the result was produced with another config than config.json.
     ConfigError: if it cannot be read.
@@ -33,7 +35,7 @@ def read_config(directory: Path) -> dict[str, Any] | None:
   checksum = checksum_of(identity_of(stored))  # only of its identity: other fields may differ at every start
   if result.get('config_checksum', checksum) != checksum:
     raise Damaged(f'{path} is damaged (its result was produced with another config)', CONFIG_REMEDY)
-  return stored
+  return with_present_names(stored)
 
 
 def checkpointed_identity(directory: Path) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from training.run_files.result import read_result, write_result
 
 pytestmark = pytest.mark.usefixtures('svg_only')
 
-TWO = Experiment('?', {'baseline': {}, 'post_norm': {'model.norm_placement': 'post'}}, name='block', seeds=(0, 1, 2, 3))
+TWO = Experiment('?', {'baseline': {}, 'post_norm': {'model.connection': 'post'}}, name='block', seeds=(0, 1, 2, 3))
 LEVELS = {'baseline': 2.9, 'post_norm': 2.8}
 OTHER_TEXT = 'f00d' * 16
 
@@ -81,7 +81,7 @@ BETWEEN = {
   'seeds': ({'data.seed': 7}, {}, 'data.seed is 7 (baseline 0 in seed 0, 1 in seed 1, 2 in seed 2, 3 in seed 3)'),
   'extended': ({}, {'extended_at': [100]}, 'the step it was extended at is 100 (baseline none)'),
   'not as declared': (
-    {'model.norm_placement': 'pre'},
+    {'model.connection': 'pre'},
     {},
     'norm_placement is pre (declared post)',
   ),
@@ -217,7 +217,7 @@ def test_figures_draw_runs_that_are_not_comparable_dotted_and_say_so(tmp_path):
 
 
 def test_declared_differences_are_compared(tmp_path):
-  changes = {'run.steps': 100, 'run.batch_size': 8, 'optimizer.learning_rate': 1e-3, 'model.norm_placement': 'post'}
+  changes = {'run.steps': 100, 'run.batch_size': 8, 'optimizer.learning_rate': 1e-3, 'model.connection': 'post'}
   declared = Experiment('?', {'baseline': {}, 'other': changes}, name='block', seeds=(0, 1))
   summary = load_summary(
     declared, fake_runs.write_experiment(tmp_path, declared, {'baseline': 2.9, 'other': 2.8}, points=2)

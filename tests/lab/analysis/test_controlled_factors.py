@@ -81,7 +81,7 @@ UNEQUAL = {  # a declared difference, what it keeps from being held equal, and w
   'another order': ({'data.seed': 7}, 'data order', VALUES),
   'other values': ({'run.init_seed': 7}, 'initial values', ORDER),
   'another scheme': ({'model.init': 'gpt2'}, 'initial values', ORDER),
-  'DeepNorm': ({'model.norm_placement': 'deepnorm'}, 'initial values', ORDER),
+  'DeepNorm': ({'model.connection': 'deepnorm'}, 'initial values', ORDER),
   'another depth': ({'model.num_layers': 6}, 'initial values', ORDER),
   'one checkpoint': (FROM, 'initial values', ORDER),
 }
@@ -190,7 +190,7 @@ MISMATCHES = {
   ),
   'its own seeds': ({'seeds': (3, 100)}, 'seed 3 was also used for tuning'),
   'another variant': (
-    {'variants': {'baseline': {}, 'post_norm': {'model.norm_placement': 'none'}}},
+    {'variants': {'baseline': {}, 'post_norm': {'model.connection': 'none'}}},
     'post_norm was tuned with other changes',
   ),
 }

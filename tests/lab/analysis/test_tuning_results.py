@@ -190,7 +190,7 @@ def test_a_newer_config_field_counts_as_its_default(tmp_path):
   assert 'learning_rate' not in tuned_learning_rates.tuning_differences(
     tuning_in(tmp_path), experiment, Config(), {'optimizer.learning_rate': 1.0, 'data.seed': 5, 'run.steps': 99}
   )
-  changed = dataclasses.replace(experiment, variants={'post': {'model.norm_placement': 'res_post'}})
+  changed = dataclasses.replace(experiment, variants={'post': {'model.connection': 'res_post'}})
   assert 'post was tuned with other changes' in tuned_learning_rates.tuning_differences(
     tuning_in(tmp_path), changed, Config(), {}
   )

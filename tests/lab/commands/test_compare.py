@@ -187,10 +187,10 @@ def test_an_invalid_comparison_is_reported_in_one_line(case, root, capfd):
 
 
 def test_labels_are_parsed():
-  variants = ('baseline', 'norm_placement=pre', 'norm_placement=pre+norm=rms')
-  given = ['baseline=a=b', 'norm_placement=pre=Pre', 'norm_placement=pre+norm=rms= Both ']
+  variants = ('baseline', 'connection=pre', 'connection=pre+norm=rms')
+  given = ['baseline=a=b', 'connection=pre=Pre', 'connection=pre+norm=rms= Both ']
   assert labels.parse_labels(given, variants) == {
-    'baseline': 'a=b', 'norm_placement=pre': 'Pre', 'norm_placement=pre+norm=rms': 'Both',
+    'baseline': 'a=b', 'connection=pre': 'Pre', 'connection=pre+norm=rms': 'Both',
   }  # fmt: skip
   for wrong, message in (
     ('baseline', 'cannot read'), ('base=x', "did you mean 'baseline'"), ('baseline=', 'printable'),

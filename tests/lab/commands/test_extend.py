@@ -97,7 +97,7 @@ REFUSED = {
   'a seed': (['--config.run.steps=600', '--seeds=0,7'], 'no run of block with seed 7 to extend'),
   'another experiment': (['--experiment=heads', '--config.run.steps=600'], 'no run of heads to extend; existing runs'),
   'a name': (['--name=long', '--config.run.steps=600'], 'no run of custom to extend; existing runs: block (8'),
-  'a custom one': (['--norm_placement=post', '--config.run.steps=600'], 'no run of norm_placement=post to extend'),
+  'a custom one': (['--connection=post', '--config.run.steps=600'], 'no run of connection=post to extend'),
 }  # fmt: skip
 
 
@@ -123,10 +123,10 @@ def test_an_empty_workdir_has_nothing_to_extend(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize(
   ('first', 'then'),
   [
-    (['--norm_placement=post'], ['--norm_placement=post', '--config.run.steps=600']),
-    (['--norm_placement=post', '--config.run.steps=40'], ['--norm_placement=post', '--config.run.steps=600']),
-    (['--name=mine', '--norm_placement=post'], ['--name=mine', '--config.run.steps=600']),
-    (['--name=mine', '--norm_placement=post', '--config.run.steps=40'], ['--name=mine', '--config.run.steps=600']),
+    (['--connection=post'], ['--connection=post', '--config.run.steps=600']),
+    (['--connection=post', '--config.run.steps=40'], ['--connection=post', '--config.run.steps=600']),
+    (['--name=mine', '--connection=post'], ['--name=mine', '--config.run.steps=600']),
+    (['--name=mine', '--connection=post', '--config.run.steps=40'], ['--name=mine', '--config.run.steps=600']),
     (['--name=mine', '--seeds=3,4'], ['--name=mine', '--config.run.steps=600']),
   ],
 )

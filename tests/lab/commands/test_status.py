@@ -119,11 +119,9 @@ def test_the_flags_are_those_of_the_experiment(tmp_path, monkeypatch, capfd):
 
 def test_runs_with_another_number_of_steps_are_shown_with_it(tmp_path, monkeypatch, capfd):
   monkeypatch.chdir(tmp_path)
-  command = ['--norm_placement=post', '--name=trial', '--seeds=0-2']
+  command = ['--connection=post', '--name=trial', '--seeds=0-2']
   for seed in (0, 1):
-    config = Config().replace(
-      {'model.norm_placement': 'post', 'run.steps': 40, 'data.seed': seed, 'run.init_seed': seed}
-    )
+    config = Config().replace({'model.connection': 'post', 'run.steps': 40, 'data.seed': seed, 'run.init_seed': seed})
     run_directory.prepare(tmp_path / 'runs' / 'custom' / 'trial' / f'seed_{seed}', config)
   assert run_main(*command, '--status') == 0
   output = capfd.readouterr().out
@@ -132,9 +130,7 @@ def test_runs_with_another_number_of_steps_are_shown_with_it(tmp_path, monkeypat
   assert 'run.steps is 40 there, 300 here) (and 1 more); the table shows the existing runs' in output
 
 
-NAMES = [
-  f'norm_placement={placement}+learning_rate=0.00{k}+num_layers=12' for placement in ('pre', 'post') for k in (1, 2)
-]
+NAMES = [f'connection={placement}+learning_rate=0.00{k}+num_layers=12' for placement in ('pre', 'post') for k in (1, 2)]
 
 
 @pytest.mark.parametrize('width', [40, 60, 80, 100, 120])

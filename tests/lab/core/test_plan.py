@@ -13,7 +13,7 @@ from training.run_files.run_directory import prepare
 EXPERIMENT = Experiment(
   name='trial',
   question='?',
-  variants={'baseline': {}, 'post': {'model.norm_placement': 'post'}, 'fast': {'optimizer.learning_rate': 1e-2}},
+  variants={'baseline': {}, 'post': {'model.connection': 'post'}, 'fast': {'optimizer.learning_rate': 1e-2}},
   base={'model.num_layers': 3, 'model.d_model': 32},
   seeds=(0, 7),
 )
@@ -66,22 +66,22 @@ def test_select():
 
 
 def test_a_custom_run_is_named_after_its_changes():
-  changes = {'model.norm_placement': 'post', 'optimizer.learning_rate': 3e-3}
+  changes = {'model.connection': 'post', 'optimizer.learning_rate': 3e-3}
   experiment = plan.custom_experiment(changes, '')
-  assert experiment.variants == {'norm_placement=post+learning_rate=0.003': changes}
+  assert experiment.variants == {'connection=post+learning_rate=0.003': changes}
   assert experiment.seeds == (0,)
   assert list(plan.custom_experiment(changes, 'mine').variants) == ['mine']
   assert list(plan.custom_experiment({}, '').variants) == ['default']
 
 
 def test_a_sweep_is_a_grid_of_typed_values():
-  experiment = plan.sweep_experiment('model.norm_placement=pre,post; optimizer.learning_rate=1e-3,4e-3', {}, '')
+  experiment = plan.sweep_experiment('model.connection=pre,post; optimizer.learning_rate=1e-3,4e-3', {}, '')
   assert list(experiment.variants) == [
-    'norm_placement=pre+learning_rate=0.001', 'norm_placement=pre+learning_rate=0.004',
-    'norm_placement=post+learning_rate=0.001', 'norm_placement=post+learning_rate=0.004',
+    'connection=pre+learning_rate=0.001', 'connection=pre+learning_rate=0.004',
+    'connection=post+learning_rate=0.001', 'connection=post+learning_rate=0.004',
   ]  # fmt: skip
-  assert experiment.variants['norm_placement=post+learning_rate=0.004'] == {
-    'model.norm_placement': 'post',
+  assert experiment.variants['connection=post+learning_rate=0.004'] == {
+    'model.connection': 'post',
     'optimizer.learning_rate': 0.004,
   }
   assert plan.sweep_experiment('model.qk_norm=true,false;model.num_layers=2', {}, '').variants == {
@@ -94,10 +94,10 @@ def test_a_sweep_is_a_grid_of_typed_values():
   ('sweep', 'message'),
   [
     ('', '--sweep is empty'),
-    ('model.norm_placement', 'cannot parse .model.norm_placement.'),
-    ('model.norm_placement=', 'cannot parse'),
-    ('model.norm_placment=pre', "unknown config key 'model.norm_placment': did you mean 'model.norm_placement'"),
-    ('norm_placement=pre', "did you mean 'model.norm_placement'"),
+    ('model.connection', 'cannot parse .model.norm_placement.'),
+    ('model.connection=', 'cannot parse'),
+    ('model.norm_placment=pre', "unknown config key 'model.norm_placment': did you mean 'model.connection'"),
+    ('connection=pre', "did you mean 'model.connection'"),
     ('model.num_layers=2,x', 'model.num_layers=x: must be a whole number'),
     ('optimizer.learning_rate=fast', 'optimizer.learning_rate=fast: must be a number'),
     ('model.qk_norm=maybe', 'must be true or false'),

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures('svg_only')
 COMMAND = 'python train.py --experiment=block --seeds=0,1,2,3,4'
 COPY = Experiment(
   'Can it copy?',
-  {'baseline': {}, 'post': {'model.norm_placement': 'post'}, 'deep': {'model.norm_placement': 'deepnorm'}},
+  {'baseline': {}, 'post': {'model.connection': 'post'}, 'deep': {'model.connection': 'deepnorm'}},
   name='copy',
   seeds=(0, 1, 2),
 )
@@ -166,7 +166,7 @@ def test_a_synthetic_task_is_compared_in_nats(tmp_path):
 
 def test_a_report_distinguishes_tuned_and_shared_rates(tmp_path):
   experiment = Experiment(
-    '?', {'baseline': {}, 'post': {'model.norm_placement': 'post', 'optimizer.learning_rate': 2e-3}}, name='x'
+    '?', {'baseline': {}, 'post': {'model.connection': 'post', 'optimizer.learning_rate': 2e-3}}, name='x'
   )
   levels = {'baseline': 2.9, 'post': 2.8}
   fake_runs.write_experiment(tmp_path / 'tuned', experiment, levels, points=3, tuned=True)
@@ -183,12 +183,12 @@ def test_a_report_distinguishes_tuned_and_shared_rates(tmp_path):
 def test_names_of_a_sweep_are_broken_at_the_plus(tmp_path):
   experiment = Experiment(
     '?',
-    {'norm_placement=pre+learning_rate=0.001': {}, 'norm_placement=post+learning_rate=0.001': {'model.norm': 'layer'}},
+    {'connection=pre+learning_rate=0.001': {}, 'connection=post+learning_rate=0.001': {'model.norm': 'layer'}},
     name='custom',
     seeds=(0, 1),
   )
   levels = dict.fromkeys(experiment.variants, 2.9)
   said = rendered_table(load_summary(experiment, fake_runs.write_experiment(tmp_path, experiment, levels, points=3)))
-  assert ' norm_placement=post ' in said
+  assert ' connection=post ' in said
   assert ' +learning_rate=0.001 ' in said
   assert 'minus baseline' in said

@@ -15,7 +15,7 @@ NOT_OF_IT = [
   'run.keep_checkpoints', 'inspect.level', 'mesh.data', 'mesh.fsdp',
 ]  # fmt: skip
 OTHER = Config().replace({
-  'model.num_layers': 6, 'model.norm_placement': 'post', 'data.seed': 1, 'optimizer.learning_rate': 1e-3,
+  'model.num_layers': 6, 'model.connection': 'post', 'data.seed': 1, 'optimizer.learning_rate': 1e-3,
   'run.steps': 100, 'run.on_nonfinite': 'skip', 'run.log_every': 5,
 })  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_the_same_run_may_resume_with_other_logging(directory):
 def test_another_run_is_refused_with_the_differences(directory):
   run_directory.prepare(directory, Config())
   before = content_of(directory)
-  changed = Config().replace({'optimizer.learning_rate': 1e-3, 'model.norm_placement': 'post', 'run.log_every': 3})
+  changed = Config().replace({'optimizer.learning_rate': 1e-3, 'model.connection': 'post', 'run.log_every': 3})
   for use in (run_directory.check, run_directory.prepare):
     with pytest.raises(ConfigError) as error:
       use(directory, changed)
@@ -88,7 +88,7 @@ def test_every_difference_is_named(directory):
   with pytest.raises(ConfigError) as error:
     run_directory.check(directory, OTHER)
   assert str(error.value).count(' there, ') == 6
-  for path in ('model.num_layers', 'model.norm_placement', 'data.seed', 'optimizer.learning_rate', 'run.steps'):
+  for path in ('model.num_layers', 'model.connection', 'data.seed', 'optimizer.learning_rate', 'run.steps'):
     assert f'{path} is {Config().to_flat()[path]!r} there, {OTHER.to_flat()[path]!r} here' in str(error.value)
 
 
