@@ -129,7 +129,7 @@ def block() -> str:
 def panel(x: float, y: float, placement: str) -> str:
   """One sublayer of a norm placement."""
   boxes = trace(placement)
-  final = 'a final norm before the head' if ModelConfig(connection=placement).has_final_norm else 'no final norm'
+  final = 'a final norm before the head' if CONNECTIONS[placement].final_norm else 'no final norm'
   note = '; '.join([*([NOTES[placement]] if placement in NOTES else []), final])
   return (
     text(x, y, placement, 'bold')

@@ -9,9 +9,7 @@ from typing import Any
 from model.config import ModelConfig
 from model.field_checks import ConfigError
 from training.config_sections import DataConfig, InspectConfig, MeshConfig, OptimizerConfig, RunConfig
-from training.known_names import check_names
-
-RENAMED = {'model.norm_placement': 'model.connection'}  # the former path of a field -> the present one
+from training.known_names import RENAMED, check_names
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,15 @@ from collections.abc import Iterable
 
 from model.field_checks import ConfigError
 
+RENAMED = {'model.norm_placement': 'model.connection'}  # the former path of a config field -> the present one
+
 
 def check_names(names: Iterable[str], known: Iterable[str], kind: str) -> None:
   """Raises ConfigError for the first name that is not known, with the nearest known one."""
   known = list(known)
   for name in names:
+    if RENAMED.get(name) in known:
+      raise ConfigError(f'{kind} {name} is now {RENAMED[name]}')
     if name not in known:
       raise ConfigError(f'unknown {kind} {name!r}{nearest_name(name, known)}')
 

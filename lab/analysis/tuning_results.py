@@ -16,7 +16,7 @@ from typing import Any
 
 from lab.analysis import wording
 from training.code_version import DIGEST, describe_code
-from training.config import Config, ConfigError
+from training.config import Config, ConfigError, with_present_names
 from training.files import Damaged, write_atomically
 from training.run_files.result import STATUSES
 
@@ -139,6 +139,8 @@ def read_tuning(path: Path) -> Tuning | None:
   try:
     about = {name: json.loads(value) for name, _, value in head}
     Config.from_flat(about['settings'])
+    about['variants'] = {name: with_present_names(changes) for name, changes in about['variants'].items()}
+    about['settings'] = with_present_names(about['settings'])
     dict(about['variants']), about['data_checksum']
     points = [_parse(row) for row in csv.DictReader(line for line in lines if not line.startswith('#'))]
   except KeyError as error:

@@ -35,7 +35,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
   **dict.fromkeys(('data_path', 'data_dir', 'text', 'train_file', 'files'), ('config.data.paths',)),
   **dict.fromkeys(('activation', 'act', 'mlp', 'ffn'), ('feed_forward',)),
   **dict.fromkeys(('normalization', 'norm_type', 'layernorm'), ('config.model.norm',)),
-  **dict.fromkeys(('pre_norm', 'post_norm', 'prenorm', 'postnorm', 'norm_first'), ('connection',)),
+  **dict.fromkeys(('norm_placement', 'pre_norm', 'post_norm', 'prenorm', 'postnorm', 'norm_first'), ('connection',)),
   **dict.fromkeys(('out', 'output', 'outdir', 'out_dir', 'output_dir', 'logdir', 'save_dir'), ('workdir',)),
   **dict.fromkeys(('jobs', 'num_workers', 'parallel', 'n_jobs'), ('workers',)),
   **dict.fromkeys(('variant', 'ablation'), ('variants',)),

@@ -91,7 +91,8 @@ def test_a_rezero_block_is_initially_exactly_the_identity(placement, parallel):
   if parallel and placement == 'none':
     return
   block, _ = filled(Block(tiny(connection=placement, rezero=True, parallel=parallel)))
-  block.attention_scale[...] = block.feed_forward_scale[...] = jnp.zeros(())
+  for connection in (block.attention_connection, block.feed_forward_connection):
+    connection.scale[...] = jnp.zeros(())
   x, _ = random_stream(2, 5, 8)
   np.testing.assert_array_equal(block(x, jnp.zeros((2, 3)))[0], x)
 

@@ -199,7 +199,7 @@ def test_init_from_another_model_is_refused(run, tmp_path):
       refuse()
     assert str(error.value) == (
       f"--init_from={run}: its model differs from this run's (model.d_model is 8 there, 16 here; "
-      "model.norm_placement is 'pre' there, 'post' here)"
+      "model.connection is 'pre' there, 'post' here)"
     )
 
 

@@ -211,7 +211,7 @@ def test_the_paths_are_those_of_the_sections():
   ('name', 'hint'),
   [
     ('model.num_layer', "did you mean 'model.num_layers'?"),
-    ('modl.norm_placement', "did you mean 'model.connection'?"),
+    ('modl.connection', "did you mean 'model.connection'?"),
     ('batch_size', "did you mean 'run.batch_size'?"),
     ('clip', "did you mean 'optimizer.clip'?"),  # only its last part
     ('model', "did you mean 'model."),

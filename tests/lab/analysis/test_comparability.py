@@ -83,7 +83,7 @@ BETWEEN = {
   'not as declared': (
     {'model.connection': 'pre'},
     {},
-    'norm_placement is pre (declared post)',
+    'connection is pre (declared post)',
   ),
   'random numbers': (
     {},

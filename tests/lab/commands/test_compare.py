@@ -195,7 +195,7 @@ def test_labels_are_parsed():
   for wrong, message in (
     ('baseline', 'cannot read'), ('base=x', "did you mean 'baseline'"), ('baseline=', 'printable'),
     ('baseline=\u540e', 'the font of the figures has no'),
-    ('baseline=a\nb', 'printable'), ('baseline=$x$', 'printable'), ('baseline=norm_placement=pre', 'two variants'),
+    ('baseline=a\nb', 'printable'), ('baseline=$x$', 'printable'), ('baseline=connection=pre', 'two variants'),
   ):  # fmt: skip
     with pytest.raises(ConfigError, match=message):
       labels.parse_labels([wrong], variants)

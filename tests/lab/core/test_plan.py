@@ -94,9 +94,9 @@ def test_a_sweep_is_a_grid_of_typed_values():
   ('sweep', 'message'),
   [
     ('', '--sweep is empty'),
-    ('model.connection', 'cannot parse .model.norm_placement.'),
+    ('model.connection', 'cannot parse .model.connection.'),
     ('model.connection=', 'cannot parse'),
-    ('model.norm_placment=pre', "unknown config key 'model.norm_placment': did you mean 'model.connection'"),
+    ('model.conection=pre', "unknown config key 'model.conection': did you mean 'model.connection'"),
     ('connection=pre', "did you mean 'model.connection'"),
     ('model.num_layers=2,x', 'model.num_layers=x: must be a whole number'),
     ('optimizer.learning_rate=fast', 'optimizer.learning_rate=fast: must be a number'),

@@ -67,7 +67,7 @@ def test_another_run_is_refused_with_the_differences(directory):
     with pytest.raises(ConfigError) as error:
       use(directory, changed)
     assert str(error.value) == (
-      f"{directory} holds another run (model.norm_placement is 'pre' there, 'post' here; "
+      f"{directory} holds another run (model.connection is 'pre' there, 'post' here; "
       f'optimizer.learning_rate is 0.004 there, 0.001 here): use --workdir={directory.parents[2]}_2 for this run'
     )
   assert content_of(directory) == before
