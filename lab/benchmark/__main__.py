@@ -4,6 +4,7 @@
   python -m lab.benchmark --peers          comparison with PyTorch (pip install -r requirements-peers.txt)
   python -m lab.benchmark --inspection     overhead of each inspection level
   python -m lab.benchmark --growth         attention by sequence length, compile time by depth
+  python -m lab.benchmark --designs        cost of each residual design, relative to pre-norm
 
 The programs to compare run in alternating trials, so that a drift in the speed of the machine affects all of
 them equally. Prints medians over the trials, and medians of the ratios within each trial.
@@ -18,6 +19,7 @@ if __name__ == '__main__':
 from absl import flags
 from rich.console import Console
 
+from lab.benchmark.designs import designs_table
 from lab.benchmark.inspection_overhead import inspection_table
 from lab.benchmark.scaling import attention_table, compilation_table
 from lab.benchmark.training_speed import peers_table, speed_table
@@ -28,6 +30,7 @@ BENCHMARKS = {
   'peers': 'Compare training steps with the same work in PyTorch.',
   'inspection': 'Measure the overhead of inspection.',
   'growth': 'Measure attention by sequence length, and compilation by the number of layers.',
+  'designs': 'Measure training steps of each residual design, relative to pre-norm.',
 }
 FLAGS = flags.FlagValues()
 SELECTED = [flags.DEFINE_bool(name, False, text, flag_values=FLAGS) for name, text in BENCHMARKS.items()]
@@ -37,7 +40,13 @@ SIZE = flags.DEFINE_multi_enum(
   'size', ['small', 'medium'], ['small', 'medium'], 'Model sizes to measure.', flag_values=FLAGS
 )
 CORE = flags.DEFINE_integer(
-  'core', None, 'With --inspection or --growth: the single core to use. Default: all cores.', flag_values=FLAGS
+  'core',
+  None,
+  'With --inspection, --growth or --designs: the single core to use. Default: all cores.',
+  flag_values=FLAGS,
+)
+CONNECTIONS = flags.DEFINE_list(
+  'connections', [], 'With --designs: settings of model.connection to measure. Default: all.', flag_values=FLAGS
 )
 
 
@@ -57,6 +66,8 @@ def main(console: Console) -> int:
   elif selected == ['growth']:
     console.print(attention_table(TRIALS.value, CORE.value))
     console.print(compilation_table(CORE.value))
+  elif selected == ['designs']:
+    console.print(designs_table(SIZE.value, TRIALS.value, CORE.value, CONNECTIONS.value))
   else:
     console.print(speed_table(SIZE.value, TRIALS.value))
   return 0

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from lab.benchmark import __main__ as command
-from lab.benchmark import training_speed, trials
+from lab.benchmark import designs, training_speed, trials
 from lab.benchmark.cases import SIZES, tokens_per_step
 from lab.benchmark.result_table import Row, result_table
 from lab.benchmark.trials import Case, Result, run_trials
@@ -148,3 +148,20 @@ def test_invalid_flags_are_refused_in_one_line(capsys, monkeypatch):
   monkeypatch.setattr('training.host.cores', lambda: [0])
   with pytest.raises(ConfigError, match='needs torch: pip install -r requirements-peers'):
     command.main(Console())
+
+
+def test_every_design_is_measured_beside_the_reference(monkeypatch):
+  groups = []
+
+  def fake_trials(cases, count):
+    groups.append([case.name for case in cases])
+    return [Result(case, {}, [2.0 if case.name == 'pre' else 3.0] * count, 10**6) for case in cases]
+
+  monkeypatch.setattr(designs, 'run_trials', fake_trials)
+  table = designs.designs_table(['small'], 3, None, ['post', 'pre', 'none', 'sandwich', 'deepnorm'])
+  assert groups == [['pre', 'post', 'none', 'sandwich'], ['pre', 'deepnorm']]
+  columns = {column.header: list(column.cells) for column in table.columns}
+  assert columns['case'] == ['pre', 'post', 'none', 'sandwich', 'deepnorm']
+  assert columns['ratio'] == ['1.000', *['1.500'] * 4]
+  with pytest.raises(ConfigError, match="'pots': must be one of pre"):
+    designs.designs_table(['small'], 3, None, ['pots'])
