@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
+from flax import nnx
 from tiny_models import ATTENTION_SETTINGS, distance, float64, model_params, quick_jit, tiny
 
 from model.config import ModelConfig
@@ -229,3 +230,10 @@ def test_every_option_has_an_effect(field):
     assert distance(*logits) > 1e-3
   else:
     assert num_parameters(config) != num_parameters(base) or field == 'num_heads'
+
+
+def test_importing_the_model_changes_no_setting_of_flax():
+  """A user's own modules, in the same process, have Flax's defaults."""
+  assert nnx.set_graph_mode.current_value() is nnx.set_graph_mode.get_default()
+  assert nnx.set_graph_updates.current_value() is nnx.set_graph_updates.get_default()
+  assert nnx.set_graph_mode.get_default() is True
