@@ -25,3 +25,14 @@ def test_eight_devices_give_the_numbers_of_one(tmp_path):
   assert compiled['bytes a device'] <= 1.05 * compiled['bytes'] / 8
   assert compiled['gathered'] <= compiled['kernel']  # one layer at a time; embedding and head are smaller here
   assert compiled['summed'] <= compiled['kernel']
+
+
+@pytest.mark.slow
+def test_eight_devices_measure_the_split_of_every_design():
+  script = SCRIPT.with_name('designs_on_devices.py')
+  paths = f'{SCRIPT.parents[2]}:{SCRIPT.parents[1] / "model"}'
+  environment = os.environ | {'JAX_NUM_CPU_DEVICES': '8', 'PYTHONPATH': paths}
+  ended = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+  assert ended.returncode == 0, ended.stderr
+  for name, distances in json.loads(ended.stdout).items():
+    assert max(distances.values()) < 1e-4, (name, distances)
