@@ -1,4 +1,4 @@
-"""The gradient split of every residual design on eight CPU devices and on one, printed as JSON, for test_many_devices.py.
+"""The gradient split of every residual design on eight CPU devices and on one, as JSON, for test_many_devices.py.
 
 JAX_NUM_CPU_DEVICES=8 PYTHONPATH=.:tests/model python tests/training/designs_on_devices.py
 """
