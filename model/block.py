@@ -135,7 +135,7 @@ def _prefixed(params: Any) -> Any:
   """{'attention_connection': {'norm': x}} -> {'attention_norm': x}, at any level."""
   if not isinstance(params, dict):
     return params
-  named = {}
+  named: dict[str, Any] = {}
   for name, value in params.items():
     sublayer, connection, rest = name.rpartition('_connection')
     if connection and not rest:

@@ -103,7 +103,7 @@ def initial_values(config: ModelConfig, shapes, key: jax.Array, constructed: Cal
     return jax.lax.map(functools.partial(draw_one, source, shape), keys)  # as vmap, compiled in half the time
 
   drawn = jax.tree.map_with_path(draw, shapes)
-  if jax.tree.structure(drawn) == jax.tree.structure(shapes):
+  if len(jax.tree.leaves(drawn)) == len(jax.tree.leaves(shapes)):
     return drawn
   return jax.tree.map(lambda value, other: other if value is None else value, drawn, constructed(), is_leaf=_is_none)
 

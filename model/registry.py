@@ -91,7 +91,7 @@ def parse_setting(setting: str, field: str) -> tuple[str, dict[str, str]]:
   return name, options
 
 
-def make_options(kind: type[T], given: Mapping[str, str], field: str) -> T:
+def make_options(kind: Any, given: Mapping[str, str], field: str) -> Any:
   """The options of a part from their texts.
 
   Args:

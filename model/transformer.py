@@ -91,7 +91,8 @@ class Transformer(nnx.Module):
     if config.remat:
       # A barrier against CSE is needed only in an iteration of several blocks: XLA merges nothing across iterations.
       run_block = jax.checkpoint(run_block, prevent_cse=config.unroll > 1)
-    layers, first, stats = (params_L, taps_L, keys_L, jnp.arange(config.num_layers)), 0, []
+    layers = params_L, taps_L, keys_L, jnp.arange(config.num_layers)
+    first, stats = 0, list[Stats]()
     for length in connect.groups(config):
       state = connect.between(config, state) if first else state
       group = jax.tree.map(lambda x, first=first, length=length: x[first : first + length], layers)

@@ -1,7 +1,7 @@
 """What a connection is: how a sublayer reads from the residual state, and writes to it."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import jax
 from flax import nnx
@@ -17,7 +17,8 @@ State = Any  # a pytree of float32 arrays (B, T, ...); for most connections the 
 Sublayer = Literal['attention', 'feed_forward']
 
 
-class Site(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Site:
   """The place of a sublayer in the stack.
 
   Attributes:
@@ -155,7 +156,7 @@ class Connection(nnx.Module):
     """
     return (2 * config.num_layers) ** -0.5 if config.init_depth_scale and name in branch_outputs else 1.0
 
-  def make_norm(self) -> nnx.Module:
+  def make_norm(self) -> Any:
     """A norm over the width of the stream, of the kind model.norm."""
     return make_norm(self.config.norm, self.config.d_model, self.config.use_bias)
 

@@ -1,6 +1,6 @@
 """One stream with a skip connection, y = a x + F(x), and where its norms are."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,10 @@ class OneStream(Connection):
     norms: the names of the norms of a sublayer.
   """
 
-  supports = ('residual_scale',)
-  norms: tuple[str, ...] = ('norm',)
+  supports: ClassVar[tuple[str, ...]] = ('residual_scale',)
+  norms: ClassVar[tuple[str, ...]] = ('norm',)
+  norm: Any
+  output_norm: Any
 
   def __init__(self, config, sublayer, site):
     super().__init__(config, sublayer, site)
