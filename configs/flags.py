@@ -10,14 +10,22 @@ from typing import Any, Literal
 
 from absl import flags
 
-from model.config import FeedForwardName
+from model.activations import ACTIVATIONS
+from model.connections import CONNECTIONS
+from model.norm import NORMS
+from model.registry import Registry
 from training.config import Config, ConfigError, sections
 from training.known_names import nearest_name
 from training.paths import parse_path
 
 PREFIX = 'config.'
 PATH_FIELDS = ('data.tokenizer', 'run.init_from')  # the path of one file or folder
-SHORT = {'connection': str, 'feed_forward': FeedForwardName}  # the most used fields
+SHORT = ('connection', 'feed_forward')  # the most used fields of the model
+PARTS: dict[str, Registry[Any]] = {
+  'model.connection': CONNECTIONS,
+  'model.norm': NORMS,
+  'model.feed_forward': ACTIVATIONS,
+}
 DEFINE: dict[Any, Any] = {
   int: flags.DEFINE_integer,
   float: flags.DEFINE_float,
@@ -36,12 +44,8 @@ def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
     descriptions = field_descriptions(section)
     for field in dataclasses.fields(section):
       _define(f'{PREFIX}{name}.{field.name}', field, descriptions.get(field.name, ''), flag_values)
-  for name, kind in SHORT.items():
-    text = f'Short form of --config.model.{name}.'
-    if kind is str:
-      flags.DEFINE_string(name, None, text, flag_values=flag_values)
-    else:
-      flags.DEFINE_enum(name, None, list(typing.get_args(kind)), text, flag_values=flag_values)
+  for name in SHORT:
+    flags.DEFINE_string(name, None, f'Short form of --config.model.{name}.', flag_values=flag_values)
   flags.DEFINE_bool(
     'residual', None, '--noresidual sets the residual scale of both sublayers to 0.', flag_values=flag_values
   )
@@ -56,6 +60,8 @@ def field_descriptions(section: type) -> dict[str, str]:
 
 def _define(name: str, field: Any, description: str, flag_values: flags.FlagValues) -> None:
   text = f'{description} Default: {field.default!r}.'.lstrip()
+  parts = PARTS.get(name.removeprefix(PREFIX), {})
+  text = '\n'.join([text, *(f'{part}: {parts.description(part)}' for part in parts)])
   if typing.get_origin(field.type) is Literal:
     flags.DEFINE_enum(name, None, list(typing.get_args(field.type)), text, flag_values=flag_values)
     return

@@ -12,17 +12,23 @@ The suffix of an array's name gives its axes:
 so `x_BTD` is the residual stream and `logits_BHTS` are attention logits.
 """
 
+from model.activations import ACTIVATIONS, activation
 from model.config import ConfigError, ModelConfig
 from model.counts import flops_per_token, num_parameters
+from model.norm import NORMS, norm
 from model.transformer import Constrain, apply, init, unconstrained, zero_taps
 
 __all__ = [
+  'ACTIVATIONS',
+  'NORMS',
   'ConfigError',
   'Constrain',
   'ModelConfig',
+  'activation',
   'apply',
   'flops_per_token',
   'init',
+  'norm',
   'num_parameters',
   'unconstrained',
   'zero_taps',

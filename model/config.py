@@ -4,12 +4,12 @@ import dataclasses
 import math
 from typing import Any, Literal
 
-from model.activations import ACTIVATIONS, FeedForwardName
+from model.activations import ACTIVATIONS
 from model.connections import CONNECTIONS, Connection
 from model.field_checks import NEARLY_1, ConfigError, check_types
+from model.norm import NORMS
 from model.registry import format_setting, make_options, parse_setting
 
-NormName = Literal['rms', 'layer']
 Position = Literal['rotary', 'learned', 'sinusoidal', 'none']
 Init = Literal['fan_in', 'xavier', 'gpt2']
 DType = Literal['float32', 'bfloat16']
@@ -27,10 +27,10 @@ class ModelConfig:
     num_kv_heads: key and value heads, each shared by num_heads / num_kv_heads query heads; 0: num_heads.
     head_dim: K, the width of a head; 0: d_model / num_heads.
     d_ff: F, the width of the feed-forward; 0: 4 d_model, times 2/3 (to the nearest integer) if gated.
-    norm: the kind of norm: RMSNorm or LayerNorm.
+    norm: the kind of every norm, by name; see model/norm.py.
     connection: how a sublayer reads from the residual state and writes to it: a norm placement, or another residual
       design, with its options as in `hyper_connections:streams=2`; see model/connections/.
-    feed_forward: the activation; see model/activations.py.
+    feed_forward: the activation, by name; see model/activations.py.
     attention_residual: residual scale a in `a x + attention(...)`; at 0 the branch replaces the stream.
     feed_forward_residual: residual scale a in `a u + feed_forward(...)`.
     rezero: multiply each branch by a learned scalar that starts at 0 (Bachlechner et al. 2020).
@@ -62,9 +62,9 @@ class ModelConfig:
   num_kv_heads: int = 0
   head_dim: int = 0
   d_ff: int = 0
-  norm: NormName = 'rms'
+  norm: str = 'rms'
   connection: str = 'pre'
-  feed_forward: FeedForwardName = 'swiglu'
+  feed_forward: str = 'swiglu'
   attention_residual: float = 1.0
   feed_forward_residual: float = 1.0
   rezero: bool = False
@@ -85,6 +85,8 @@ class ModelConfig:
 
   def __post_init__(self):
     check_types(self, 'model')
+    NORMS.find(self.norm, 'model.norm')
+    ACTIVATIONS.find(self.feed_forward, 'model.feed_forward')
     for name in ('vocab_size', 'num_layers', 'd_model', 'num_heads', 'num_positions', 'unroll'):
       if getattr(self, name) < 1:
         raise ConfigError(f'model.{name}={getattr(self, name)}: must be at least 1')

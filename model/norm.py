@@ -1,16 +1,49 @@
-"""Norms over the last axis, computed in float32 for any input dtype."""
+"""Norms over the last axis, by name; computed in float32 for any input dtype."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model.field_checks import ConfigError
+from model.registry import Registry
+
 EPSILON = 1e-6
+Norm = Any  # a module that maps (..., width) to (..., width), float32
+Kind = TypeVar('Kind', bound=type[nnx.Module])
+
+NORMS: Registry[Callable[[int, bool], Norm]] = Registry('norm')
 
 
+def norm(name: str) -> Callable[[Kind], Kind]:
+  """Registers a class of norms: `@norm('my_norm')`, for `model.norm=my_norm`.
+
+  The class is an nnx.Module with the constructor arguments (width, use_bias), whose call maps (..., width) of any float
+  dtype to (..., width) in float32. It is used for every norm of the model: those of the connections, the embedding
+  norm, the final norm, and those of queries and keys over head_dim. Parameters named `gain` start at 1 and `bias` at 0;
+  others start at the values of the constructor. The first line of its docstring is shown by --helpfull.
+
+  Raises:
+    ConfigError: if the class is not an nnx.Module, has no `__call__`, or the name is taken or malformed.
+  """
+
+  def register(kind: Kind) -> Kind:
+    if not (isinstance(kind, type) and issubclass(kind, nnx.Module) and '__call__' in dir(kind)):
+      raise ConfigError(f'norm {name!r}: must be a subclass of flax.nnx.Module with a method __call__')
+    NORMS.add(name, kind, kind)
+    return kind
+
+  return register
+
+
+@norm('rms')
 class RMSNorm(nnx.Module):
-  """y = gain * x / sqrt(mean(x^2) + epsilon) (Zhang & Sennrich 2019, equation 4)."""
+  """y = gain * x / sqrt(mean(x^2) + epsilon) (Zhang & Sennrich 2019, equation 4); never a bias."""
 
-  def __init__(self, width: int):
+  def __init__(self, width: int, use_bias: bool = False):
+    del use_bias
     self.gain = nnx.Param(jnp.zeros(width))
 
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -25,6 +58,7 @@ class RMSNorm(nnx.Module):
     return _rms_norm(x, self.gain[...])
 
 
+@norm('layer')
 class LayerNorm(nnx.Module):
   """y = gain * (x - mean(x)) / sqrt(var(x) + epsilon) + bias (Ba et al. 2016, equation 3); the bias is optional."""
 
@@ -52,6 +86,6 @@ def _rms_norm(x, gain):
   return gain * x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + EPSILON)
 
 
-def make_norm(kind: str, width: int, use_bias: bool) -> RMSNorm | LayerNorm:
-  """The norm of this kind, `rms` or `layer`; only `layer` has a bias."""
-  return RMSNorm(width) if kind == 'rms' else LayerNorm(width, use_bias)
+def make_norm(kind: str, width: int, use_bias: bool) -> Norm:
+  """A norm of this kind, a name in NORMS."""
+  return NORMS[kind](width, use_bias)

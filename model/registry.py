@@ -27,6 +27,7 @@ class Registry(Mapping[str, T]):
     self.kind = kind
     self._parts: dict[str, T] = {}
     self._files: dict[str, Path] = {}
+    self._descriptions: dict[str, str] = {}
 
   def __getitem__(self, name: str) -> T:
     return self._parts[name]
@@ -58,6 +59,11 @@ class Registry(Mapping[str, T]):
       taken = 'built in' if self.origin(name) is None else f'registered by {self._files[name]}'
       raise ConfigError(f'{file}: {self.kind} {name!r} is already {taken}: choose another name')
     self._parts[name], self._files[name] = part, file
+    self._descriptions[name] = (defined.__doc__ or '').strip().partition('\n')[0]
+
+  def description(self, name: str) -> str:
+    """The first line of the docstring of a part, for --helpfull; empty if it has none."""
+    return self._descriptions[name]
 
   def origin(self, name: str) -> Path | None:
     """The file outside of the model's own that registered the name; None for a built-in part."""

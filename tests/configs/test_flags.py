@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 from configs import small, tiny
-from configs.flags import config_changes, define_config_flags, load_config
+from configs.flags import PARTS, config_changes, define_config_flags, load_config
 from model.transformer import param_shapes
 from training.config import Config, ConfigError, known_paths, sections
 
@@ -35,6 +35,20 @@ def test_every_field_is_a_typed_flag(path):
   changes = config_changes(parse(f'--config.{path}={text}'))
   assert changes == {path: value}
   assert type(changes[path]) is type(value)
+
+
+@pytest.mark.parametrize('path', PARTS)
+def test_the_help_of_a_part_describes_each_name(path):
+  lines = parse()[f'config.{path}'].help.splitlines()
+  for line, name in zip(lines[1:], PARTS[path], strict=True):
+    assert re.fullmatch(rf'{name}: \S.{{3,110}}', line)
+
+
+@pytest.mark.parametrize('path', PARTS)
+def test_an_unknown_name_of_a_part_is_refused_with_the_known_names(path):
+  with pytest.raises(ConfigError) as error:
+    Config().replace(config_changes(parse(f'--config.{path}=unheard_of')))
+  assert str(error.value) == f"{path}='unheard_of': must be one of {', '.join(PARTS[path])}"
 
 
 def test_flags_that_are_not_passed_change_nothing():
@@ -74,7 +88,7 @@ def test_falsy_values_are_changes(argument, changes):
     ('--config.run.steps=many', r'--config\.run\.steps=many'),
     ('--config.optimizer.learning_rate=fast', r'--config\.optimizer\.learning_rate=fast'),
     ('--config.model.rezero=maybe', r'--config\.model\.rezero=maybe'),
-    ('--config.model.norm=rsm', r'--config\.model\.norm=rsm.*rms\|layer'),
+    ('--config.model.init=xaver', r'--config\.model\.init=xaver.*fan_in\|xavier'),
   ],
 )
 def test_an_invalid_flag_is_an_error_of_one_line(argument, message):
@@ -173,7 +187,7 @@ def test_the_help_of_a_field_is_its_documentation(path):
   field = sections()[section].__dataclass_fields__[name]
   text = parse()[f'config.{path}'].help
   assert len(text) > len(f'Default: {field.default!r}.') + 5
-  assert text.endswith(f' Default: {field.default!r}.')
+  assert text.splitlines()[0].endswith(f' Default: {field.default!r}.')
   if path == 'optimizer.beta2':  # documented together with others
     assert text.startswith('parameters of AdamW; Lion uses beta1 and beta2, Muon beta1,')
   if path == 'data.tokenizer':

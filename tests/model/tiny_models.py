@@ -11,8 +11,10 @@ from flax import nnx
 from hypothesis import strategies as st
 
 from model import config as config_module
+from model.activations import ACTIVATIONS
 from model.block import merge_module, split_module
 from model.config import ModelConfig
+from model.norm import NORMS
 from model.transformer import param_shapes
 
 PLACEMENTS = ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')
@@ -127,9 +129,9 @@ def configs(draw):
     'head_dim': draw(st.sampled_from([0, 2, 6])),
     'd_ff': draw(st.sampled_from([0, 7])),
     'num_positions': draw(st.integers(1, 9)),
-    'norm': draw(choices(config_module.NormName)),
+    'norm': draw(st.sampled_from(list(NORMS))),
     'connection': draw(st.sampled_from(PLACEMENTS)),
-    'feed_forward': draw(choices(config_module.FeedForwardName)),
+    'feed_forward': draw(st.sampled_from(list(ACTIVATIONS))),
     'position': draw(choices(config_module.Position)),
     'init': draw(choices(config_module.Init)),
     'dtype': draw(choices(config_module.DType)),
