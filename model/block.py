@@ -79,6 +79,10 @@ class Block(nnx.Module):
     statistics = by_sublayer(*(stream_statistics(stream(sublayer.output)) for sublayer in sublayers))
     if full_stats:
       stats.append(by_sublayer(*(branch_statistics(stream(s.input), s.term, stream(s.output)) for s in sublayers)))
+      connections = self.attention_connection, self.feed_forward_connection
+      states = jax.lax.stop_gradient([s.input for s in sublayers])
+      weights = [c.weights(state, site) for c, state, site in zip(connections, states, sites, strict=True)]
+      stats.append(by_sublayer(*({'mean': each, 'max': {}} for each in weights)))
     return sublayers[1].output, merge(statistics, *stats)
 
   def _sequential(self, state, taps, attention: Branch, feed_forward: Branch, sites) -> tuple[Sublayer, Sublayer]:

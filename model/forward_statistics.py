@@ -11,6 +11,7 @@ mean squares, ratios and cosines.
         branch_inner        {sublayer}  mean of F x
         relative_residual   {sublayer}  r(y); see `relative_residual`
         attention_entropy   (H,)        of the attention weights, in nats, over queries
+        reading, mixing, writing        {sublayer}  weights of a design with several arrays (model/connections/base.py)
   max   largest_logit       (H,)        of the attention logits, over queries and the keys they attend to
         active_units        (F,)        1 for a unit that is above 0 at some position, 0 for a dead unit; only for
                                         rectified activations

@@ -15,7 +15,7 @@ import numpy as np
 import model
 from training.config import Config
 from training.data.dataset import Batch
-from training.measures import forward_measures, gradient_measures
+from training.measures import connection_weights, forward_measures, gradient_measures
 from training.metric_names import GRAD_NORM, PARAM_NORM, SEQUENCE_GRAD_NORM, TRAIN_LOSS, MetricName
 from training.parameter_tree import parameter_name
 from training.step import loss_and_gradients, norm_per_layer, objective
@@ -41,6 +41,8 @@ def inspect(
                                                           input: see `training.measures.gradient_measures`. Norms over
                                                           tokens, sqrt(n sum_t |g_t|^2) with n scored tokens
       output                               ([T])          the same at the output of the stack
+      reading, mixing, writing             (L, 2, ...)    the weights of designs with several streams or sources: see
+                                                          `training.measures.connection_weights`
       stream_rms, branch_rms, ...                         the forward pass: see `training.measures.forward_measures`
       grad_norm/attention/query, ...       (L,) or ()     the Frobenius norm of a parameter's gradient averaged over the
                                                           batch (as in Xiong et al. 2020, figure 3)
@@ -53,6 +55,7 @@ def inspect(
   named = {'loss': np.asarray(measured['loss'], np.float64)}
   named |= gradient_measures(measured['stream_gradient'])
   named |= forward_measures(measured['stats'])
+  named |= connection_weights(measured['stats'])
   for measure, tree in measured['norms'].items():
     for path, norms in jax.tree.leaves_with_path(tree):
       named[str(MetricName(measure, site=parameter_name(path)))] = np.asarray(norms, np.float64)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from training.metric_names import STREAM_RMS, SUBLAYERS
+from training.metric_names import CONNECTION_WEIGHTS, STREAM_RMS, SUBLAYERS
 
 PER_HEAD = ('attention_entropy', 'largest_logit')  # (L, H)
 PER_LAYER = ('silent_units',)  # (L,)
@@ -76,6 +76,23 @@ def forward_measures(stats: Mapping[str, Mapping[str, Any]]) -> dict[str, np.nda
   if 'active_units' in maxima:
     measures['silent_units'] = 1 - np.asarray(maxima['active_units'], np.float64).mean(-1)
   return measures
+
+
+def connection_weights(stats: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+  """The weights by which the sublayers connect the arrays of the state: `model.connections.base.Connection.weights`.
+
+  Args:
+    stats: the forward statistics of model/forward_statistics.py, with a leading layer axis.
+
+  Returns:
+    Those that the design has: `reading` (L, 2, sources), `mixing` (L, 2, n, n) and `writing` (L, 2, n).
+  """
+  means = stats['mean']
+  return {
+    name: np.stack([np.asarray(means[name][sublayer], np.float64) for sublayer in SUBLAYERS], 1)
+    for name in CONNECTION_WEIGHTS
+    if name in means
+  }
 
 
 def ratio(numerator, denominator) -> np.ndarray:

@@ -23,6 +23,7 @@ SEQUENCE_GRAD_NORM = 'sequence_grad_norm'
 GLOBAL_GRAD_NORM, CLIPPED_GRAD_NORM = f'{GRAD_NORM}/global', f'{GRAD_NORM}/clipped'
 CLIPPED_STEPS = f'{GRAD_NORM}/clipped_steps'  # the fraction of all steps so far
 GLOBAL_UPDATE_NORM, GLOBAL_PARAM_NORM = f'{UPDATE_NORM}/global', f'{PARAM_NORM}/global'
+CONNECTION_WEIGHTS = ('reading', 'mixing', 'writing')  # of designs with several arrays; arrays, and not logged
 SUBLAYERS = ('attention', 'feed_forward')
 OUTPUT = 'output'  # the site of the stream gradient at the output of the stack
 _BLOCK = re.compile('block_([0-9]{2}|[1-9][0-9]{2,})')

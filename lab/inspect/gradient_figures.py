@@ -19,6 +19,7 @@ from lab.figures.figure_style import (
   styled,
   variant_styles,
 )
+from lab.inspect.connection_figures import who_reads_whom
 from lab.inspect.gradient_table import LAST_KERNEL, OUTPUT_KERNEL, depth_exponent
 from lab.inspect.gradients import GradientSamples
 from training.metric_names import GRAD_NORM, SEQUENCE_GRAD_NORM, MetricName
@@ -41,11 +42,15 @@ AXIS_FLOOR = 1e-12  # relative to the largest norm: the lowest value that the ax
 
 
 def draw_all(measured: Sequence[GradientSamples]) -> list[CaptionedFigure]:
-  """Draws all figures of these measurements; `norm_by_depth` only for one config at several depths."""
+  """Draws all figures of these measurements.
+
+  `norm_by_depth` only for one config at several depths; `who_reads_whom` only for designs with several arrays.
+  """
   names = {one.model.name for one in measured}
+  figures = [two_paths(measured), norm_by_layer(measured)]
   if len(measured) > 1 and len(names) == 1 and not any(one.model.directory for one in measured):
-    return [two_paths(measured), norm_by_layer(measured), norm_by_depth(measured)]
-  return [two_paths(measured), norm_by_layer(measured)]
+    figures.append(norm_by_depth(measured))
+  return [*figures, *who_reads_whom(measured)]
 
 
 @styled

@@ -15,7 +15,7 @@ from training.config import Config, ConfigError
 from training.data.batches import train_batches
 from training.data.loading import load_data
 from training.inspection import inspect
-from training.metric_names import OUTPUT, SUBLAYERS, MetricName
+from training.metric_names import CONNECTION_WEIGHTS, OUTPUT, SUBLAYERS, MetricName
 from training.metrics import by_site
 from training.run_files import run_directory
 from training.run_files.trained_run import CheckpointDeleted, checkpoint_steps, checkpointed_state
@@ -157,6 +157,8 @@ def as_dataframe(measured: Sequence[GradientSamples]) -> pd.DataFrame:
 def _rows(measured: GradientSamples) -> Iterator[dict[str, Any]]:
   inspected = measured.model
   for name in measured.samples:
+    if name in CONNECTION_WEIGHTS:  # arrays: in gradients.json alone
+      continue
     parsed, mean, half_width = MetricName.parse(name), measured.mean(name), measured.half_width(name)
     locations = _locations(parsed, mean, inspected)
     for (layer, sublayer), value, half in zip(locations, mean.ravel(), half_width.ravel(), strict=True):

@@ -100,6 +100,16 @@ class Connection(nnx.Module):
     """The state after the sublayer, of the same structure, from the state before it and the term."""
     raise NotImplementedError
 
+  def weights(self, state: State, site: Site) -> dict[str, jax.Array]:
+    """The weights with which the sublayer connects the arrays of this state, means over the tokens, for a figure.
+
+    Returns:
+      `reading` (sources,), of each array in the input of the branch; `mixing` (n, n), of the old arrays (columns) in
+      the new ones (rows); `writing` (n,), of the term in the new arrays: those that the design has. Empty if there is
+      one array. The shapes are the same at every sublayer; a source that does not exist yet has weight 0.
+    """
+    return {}
+
   @staticmethod
   def stream(state: State) -> jax.Array:
     """The stream x_BTD that the forward statistics describe; by default the first array of the state."""

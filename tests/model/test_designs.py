@@ -17,7 +17,7 @@ from model.transformer import apply, init, param_shapes, zero_taps
 LENGTH = 3
 TOKENS = jnp.array([[3, 1, 4], [1, 5, 9]])
 WEIGHTS_BTV = np.random.default_rng(7).normal(size=(2, LENGTH, 11)).astype(np.float32)
-every_design = pytest.mark.parametrize('changes', [pytest.param(c, id=name) for name, c in DESIGNS.items()])
+WEIGHTS = ('reading', 'mixing', 'writing')  # of designs with several arrays
 
 
 def design(changes, **more):
@@ -106,4 +106,4 @@ def test_initial_values_and_statistics(name):
   )
   _, stats = jax.eval_shape(lambda: apply(config, params, TOKENS, full_stats=True))
   _, plain = jax.eval_shape(lambda: apply(design({}), model_params(design({})), TOKENS, full_stats=True))
-  assert stats == plain
+  assert {**stats, 'mean': {name: value for name, value in stats['mean'].items() if name not in WEIGHTS}} == plain
