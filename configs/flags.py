@@ -60,8 +60,8 @@ def field_descriptions(section: type) -> dict[str, str]:
 
 def _define(name: str, field: Any, description: str, flag_values: flags.FlagValues) -> None:
   text = f'{description} Default: {field.default!r}.'.lstrip()
-  parts = PARTS.get(name.removeprefix(PREFIX), {})
-  text = '\n'.join([text, *(f'{part}: {parts.description(part)}' for part in parts)])
+  if registry := PARTS.get(name.removeprefix(PREFIX)):
+    text = '\n'.join([text, *(f'{part}: {registry.description(part)}' for part in registry)])
   if typing.get_origin(field.type) is Literal:
     flags.DEFINE_enum(name, None, list(typing.get_args(field.type)), text, flag_values=flag_values)
     return

@@ -41,7 +41,7 @@ class ModelConfig:
     num_positions: rows of the learned position table; longer sequences raise an error.
     embedding_norm: apply a norm to the embedding before the first block (with `sandwich`, this is Peri-LN).
     tie_embeddings: the head is the embedding table, transposed; see model/embedding.py for its scale.
-    use_bias: biases in every linear layer and, for `layer`, in the norms.
+    use_bias: biases in every linear layer and, for `layer`, in the norms; `dyt` and `derf` always have theirs.
     dropout: dropout rate of branch outputs and attention weights in training.
     init: distribution of the kernels; see model/initialisation.py.
     init_depth_scale: scale the initial output kernel of each branch by 1/sqrt(2 L); `deepnorm` ignores this and has its

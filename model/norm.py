@@ -1,5 +1,6 @@
 """Norms over the last axis, by name; computed in float32 for any input dtype."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -84,6 +85,46 @@ class LayerNorm(nnx.Module):
 def _rms_norm(x, gain):
   x = x.astype(jnp.float32)
   return gain * x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + EPSILON)
+
+
+class _Bounded(nnx.Module):
+  """gain * f(alpha x) + bias: an elementwise substitute for a norm, without any reduction over the width.
+
+  Scaling x changes the output. There is always a bias, as in the papers, whether the model has biases or not.
+  """
+
+  def __init__(self, width: int, use_bias: bool = True):
+    del use_bias
+    self.alpha = nnx.Param(jnp.full((), 0.5))
+    self.gain = nnx.Param(jnp.ones(width))
+    self.bias = nnx.Param(jnp.zeros(width))
+
+
+@norm('dyt')
+class DyT(_Bounded):
+  """y = gain * tanh(alpha x) + bias, the scalar alpha from 0.5 (Zhu et al. 2025, equation 1)."""
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Squashes each element of (..., width), any float dtype; returns float32."""
+    return _bounded(jnp.tanh, x, self.alpha[...], jnp.float32(0), self.gain[...]) + self.bias[...]
+
+
+@norm('derf')
+class Derf(_Bounded):
+  """y = gain * erf(alpha x + shift) + bias, the scalars alpha from 0.5 and shift from 0 (Chen et al. 2025)."""
+
+  def __init__(self, width: int, use_bias: bool = True):
+    super().__init__(width, use_bias)
+    self.shift = nnx.Param(jnp.zeros(()))
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Squashes each element of (..., width), any float dtype; returns float32."""
+    return _bounded(jax.lax.erf, x, self.alpha[...], self.shift[...], self.gain[...]) + self.bias[...]
+
+
+@functools.partial(jax.checkpoint, static_argnums=0)  # stores x rather than both products
+def _bounded(f, x, alpha, shift, gain):
+  return gain * f(alpha * x.astype(jnp.float32) + shift)
 
 
 def make_norm(kind: str, width: int, use_bias: bool) -> Norm:

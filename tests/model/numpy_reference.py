@@ -12,7 +12,11 @@ EPSILON = 1e-6
 
 
 def norm(p, x, kind):
-  """RMSNorm or LayerNorm over the last axis."""
+  """RMSNorm or LayerNorm over the last axis, or an elementwise substitute."""
+  if kind == 'dyt':
+    return p['gain'] * np.tanh(p['alpha'] * x) + p['bias']
+  if kind == 'derf':
+    return p['gain'] * np.vectorize(math.erf)(p['alpha'] * x + p['shift']) + p['bias']
   if kind == 'layer':
     x = x - x.mean(-1, keepdims=True)
   return p['gain'] * x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) + p.get('bias', 0.0)
