@@ -39,6 +39,11 @@ STEP = flags.DEFINE_string(
   'files for comparison.',
 )
 DEPTHS = flags.DEFINE_list('depths', [], 'Inspect the config at initialisation with each of these numbers of layers.')
+EXPERIMENT = flags.DEFINE_string(
+  'experiment',
+  None,
+  'Inspect every variant of this experiment, a name or the path of a file, at initialisation.',
+)
 BATCHES = flags.DEFINE_integer(
   'batches', 8, 'The number of batches to measure on; the intervals are over batches.', lower_bound=2
 )
@@ -59,6 +64,7 @@ def main(console: Console) -> int:
     out=OUT.value,
     config_file=flags.FLAGS.config,
     changes=config_changes(),
+    experiment=EXPERIMENT.value,
     command=shlex.join(['python', *sys.argv]),
   )
   return command.inspect(options, console)

@@ -43,7 +43,8 @@ def define_config_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
   for name, section in sections().items():
     descriptions = field_descriptions(section)
     for field in dataclasses.fields(section):
-      _define(f'{PREFIX}{name}.{field.name}', field, descriptions.get(field.name, ''), flag_values)
+      if field.init:
+        _define(f'{PREFIX}{name}.{field.name}', field, descriptions.get(field.name, ''), flag_values)
   for name in SHORT:
     flags.DEFINE_string(name, None, f'Short form of --config.model.{name}.', flag_values=flag_values)
   flags.DEFINE_bool(

@@ -14,6 +14,7 @@ so `x_BTD` is the residual stream and `logits_BHTS` are attention logits.
 
 from model.activations import ACTIVATIONS, activation
 from model.config import ConfigError, ModelConfig
+from model.connections import Connection, Ends, Site, connection
 from model.counts import flops_per_token, num_parameters
 from model.norm import NORMS, norm
 from model.transformer import Constrain, apply, init, unconstrained, zero_taps
@@ -22,10 +23,14 @@ __all__ = [
   'ACTIVATIONS',
   'NORMS',
   'ConfigError',
+  'Connection',
   'Constrain',
+  'Ends',
   'ModelConfig',
+  'Site',
   'activation',
   'apply',
+  'connection',
   'flops_per_token',
   'init',
   'norm',

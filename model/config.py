@@ -8,7 +8,7 @@ from model.activations import ACTIVATIONS
 from model.connections import CONNECTIONS, Connection
 from model.field_checks import NEARLY_1, ConfigError, check_types
 from model.norm import NORMS
-from model.registry import format_setting, make_options, parse_setting
+from model.registry import Registry, format_setting, make_options, parse_setting
 
 Position = Literal['rotary', 'learned', 'sinusoidal', 'none']
 Init = Literal['fan_in', 'xavier', 'gpt2']
@@ -53,6 +53,9 @@ class ModelConfig:
       memory with unroll=1.
     unroll: blocks per iteration of the scan over layers; num_layers or more unrolls the scan fully. More blocks per
       iteration run slightly faster, but take longer to compile.
+    idea: the name and the sha256 of the file that registered a part of this model which is not built in, as in
+      `my_gate.py sha256 1f2e...`; empty if all are. Not an argument.
+    idea_file: the absolute path of that file. Not an argument.
   """
 
   vocab_size: int = 256
@@ -82,6 +85,8 @@ class ModelConfig:
   dtype: DType = 'float32'
   remat: bool = False
   unroll: int = 1
+  idea: str = dataclasses.field(default='', init=False)
+  idea_file: str = dataclasses.field(default='', init=False, compare=False)
 
   def __post_init__(self):
     check_types(self, 'model')
@@ -123,7 +128,24 @@ class ModelConfig:
     part = CONNECTIONS.find(name, 'model.connection')
     options = make_options(part.Options, given, f'model.connection={name}')
     object.__setattr__(self, 'connection', format_setting(name, options))
+    idea, file = self._origin()
+    object.__setattr__(self, 'idea', idea)
+    object.__setattr__(self, 'idea_file', file)
     part.check(self)
+
+  def _origin(self) -> tuple[str, str]:
+    """The values of `idea` and `idea_file`, by the parts that are registered now."""
+    parts: list[tuple[Registry[Any], str]] = [
+      (CONNECTIONS, parse_setting(self.connection, 'model.connection')[0]),
+      (NORMS, self.norm),
+      (ACTIVATIONS, self.feed_forward),
+    ]
+    files = {
+      file: registry.checksum(name) for registry, name in parts if name in registry and (file := registry.origin(name))
+    }
+    if len(files) > 1:
+      raise ConfigError(f'{" and ".join(map(str, files))} each register a part of one model: put both into one file')
+    return next(((f'{file.name} sha256 {checksum}', str(file)) for file, checksum in files.items()), ('', ''))
 
   @property
   def key_width(self) -> int:
@@ -150,6 +172,8 @@ class ModelConfig:
   @property
   def connection_class(self) -> type[Connection]:
     """The class of the connection around every sublayer."""
+    if self.idea and self.idea != self._origin()[0]:
+      raise ConfigError(f'{self.idea_file} is not loaded with the text that this config was created with')
     return CONNECTIONS[parse_setting(self.connection, 'model.connection')[0]]
 
   @property

@@ -61,3 +61,16 @@ def svg_only(monkeypatch):
   from lab.figures import figure_style  # matplotlib takes a second to import
 
   monkeypatch.setattr(figure_style, 'FORMATS', {'svg': figure_style.FORMATS['svg']})
+
+
+@pytest.fixture
+def own_parts():
+  """Removes the parts that files of the test have registered."""
+  from model.registry import REGISTRIES
+  from training import ideas
+
+  yield
+  for registry in REGISTRIES:
+    for file in {registry.origin(name) for name in registry} - {None}:
+      registry.remove(file)
+  ideas._loaded.clear()

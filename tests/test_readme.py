@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 from absl.testing import flagsaver
-from documented_commands import commands_of, pages
+from documented_commands import commands_of, pages, write_documented_files
 
 import reproduce
 import train
@@ -36,8 +36,9 @@ def test_commands_are_found():
 
 
 @pytest.mark.parametrize('command', COMMANDS)
-def test_a_command_of_train_can_be_planned(command, monkeypatch, tmp_path):
-  monkeypatch.chdir(PROJECT)
+def test_a_command_of_train_can_be_planned(command, monkeypatch, tmp_path, own_parts):
+  write_documented_files(tmp_path)
+  monkeypatch.chdir(tmp_path if '--experiment=ideas/' in command else PROJECT)
   with flagsaver.flagsaver():
     assert len(parse_flags('train.py', shlex.split(command))) == 1
     experiment, changes = resolve(train.request())

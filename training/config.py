@@ -9,7 +9,11 @@ from typing import Any
 from model.config import ModelConfig
 from model.field_checks import ConfigError
 from training.config_sections import DataConfig, InspectConfig, MeshConfig, OptimizerConfig, RunConfig
+from training.ideas import is_loaded, load_recorded
 from training.known_names import RENAMED, check_names
+
+IDEA, IDEA_FILE = 'model.idea', 'model.idea_file'  # only in configs with a part that is not built in
+PARTS = ('connection', 'norm', 'feed_forward')  # the fields of the model that name a part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,30 +69,50 @@ class Config:
       )
 
   def to_flat(self) -> dict[str, Any]:
-    """Every field by its path: {'model.num_layers': 12, ...}."""
+    """Every field by its path: {'model.num_layers': 12, ...}; IDEA and IDEA_FILE only if they are not empty."""
     nested = dataclasses.asdict(self)
-    return {f'{name}.{key}': value for name, section in nested.items() for key, value in section.items()}
+    flat = {f'{name}.{key}': value for name, section in nested.items() for key, value in section.items()}
+    return {path: value for path, value in flat.items() if value or path not in (IDEA, IDEA_FILE)}
 
   @classmethod
-  def from_flat(cls, flat: Mapping[str, Any]) -> 'Config':
+  def from_flat(cls, flat: Mapping[str, Any], loads: bool = True) -> 'Config':
     """The inverse of to_flat; missing fields take their defaults.
 
+    Args:
+      flat: values by path.
+      loads: whether to load the file that registered a part of the model, if its text is not loaded yet. Otherwise the
+        config can be compared and written again, but its model cannot be built.
+
     Raises:
-      ConfigError: for an unknown path (the message suggests the nearest known one) or an invalid value.
+      ConfigError: for an unknown path (the message suggests the nearest known one) or an invalid value, or if that file
+        is gone or has changed.
     """
     flat = with_present_names(flat)
+    idea, file = (str(flat.pop(path, '')) for path in (IDEA, IDEA_FILE))
+    if idea and loads:
+      load_recorded(idea, file)
     check_names(flat, known_paths(), 'config key')
     by_section = {}
     for name, section in sections().items():
       prefix = name + '.'
       values = {path.removeprefix(prefix): value for path, value in flat.items() if path.startswith(prefix)}
-      by_section[name] = section(**values)
+      unloaded = name == 'model' and idea and not is_loaded(idea)
+      by_section[name] = _unloaded_model(values, idea, file) if unloaded else section(**values)
     return cls(**by_section)
 
   def replace(self, changes: Mapping[str, Any]) -> 'Config':
     """A copy with the fields in `changes`, by path, replaced."""
     check_names(changes, known_paths(), 'config key')
     return Config.from_flat({**self.to_flat(), **changes})
+
+
+def _unloaded_model(values: Mapping[str, Any], idea: str, file: str) -> ModelConfig:
+  """The config of a model with parts of a file that is not loaded."""
+  model = ModelConfig(**{field: value for field, value in values.items() if field not in PARTS})
+  parts = {field: value for field, value in values.items() if field in PARTS}
+  for field, value in {**parts, 'idea': idea, 'idea_file': file}.items():
+    object.__setattr__(model, field, value)
+  return model
 
 
 def with_present_names(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from training.config import Config, with_present_names
+from training.config import IDEA, IDEA_FILE, Config, with_present_names
+from training.ideas import describe_idea
 
 # Fields that only determine what is logged, inspected or saved do not belong to the identity.
 IDENTITY_SECTIONS = ('model', 'data', 'optimizer')
@@ -13,7 +14,7 @@ SEED_FIELDS = ('run.init_seed', 'data.seed')  # those that follow the seed of a 
 
 def decides(path: str) -> bool:
   """Whether a config field determines a run's numbers."""
-  return path.partition('.')[0] in IDENTITY_SECTIONS or path in IDENTITY_FIELDS
+  return (path.partition('.')[0] in IDENTITY_SECTIONS or path in IDENTITY_FIELDS) and path != IDEA_FILE
 
 
 def identity_of(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +36,13 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
   paths = [*wanted, *(path for path in stored if decides(path) and path not in wanted)]
   before = {path: stored.get(path, defaults.get(path)) for path in paths}
   return {
-    path: f'{path} is {before[path]!r} there, {wanted.get(path)!r} here'
+    path: _describe_difference(path, before[path], wanted.get(path))
     for path in paths
     if before[path] != wanted.get(path)
   }
+
+
+def _describe_difference(path: str, before: Any, wanted: Any) -> str:
+  if path == IDEA and before and wanted:
+    return f'the file {describe_idea(before)} there has changed to {describe_idea(wanted)} here'
+  return f'{path} is {before!r} there, {wanted!r} here'

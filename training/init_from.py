@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from training.config import Config, ConfigError
 from training.digests import Damaged
+from training.identity import identity_of
 from training.mesh import by_rule
 from training.paths import parse_path
 from training.run_files import run_directory
@@ -29,7 +30,8 @@ def check_source(config: Config) -> Path:
   if stored is None:
     raise ConfigError(f'--init_from={run}: not a run (no config.json): pass one, such as runs/block/baseline/seed_0')
   models = [
-    {path: value for path, value in flat.items() if path.startswith('model.')} for flat in (stored, config.to_flat())
+    {path: value for path, value in identity_of(flat).items() if path.startswith('model.')}
+    for flat in (stored, config.to_flat())
   ]
   differing = run_directory.differences(*models)
   if differing:

@@ -9,7 +9,7 @@ from typing import Any
 from lab.analysis.recorded_run import RecordedRun
 from lab.analysis.wording import format_seeds, format_setting
 from lab.core.experiment import Changes
-from training.config import Config
+from training.config import IDEA, Config
 from training.data.evaluation_subset import evaluation_tokens
 from training.data.synthetic_tasks import TASKS
 from training.identity import SEED_FIELDS, decides
@@ -122,6 +122,8 @@ def _incompatibilities(
   """Describes each difference between a variant and the reference that is not declared."""
   ours, theirs = runs_of[variant], runs_of[reference]
   allowed = set() if declared is None else {*declared[variant], *declared[reference]}
+  if not (ours[0].config.get(IDEA) and theirs[0].config.get(IDEA)):
+    allowed.add(IDEA)  # one of the two models is built in; they differ in a setting that names a part
   if all(run.result.get('learning_rate_tuned') for run in (*ours, *theirs)):
     allowed |= set(TUNED_FIELDS)
   differing = setting_differences(ours, theirs)

@@ -36,11 +36,27 @@ def tuning_settings(experiment: Experiment, scale: Config, changes: Changes) -> 
 
 def tuning_differences(found: Tuning, experiment: Experiment, scale: Config, changes: Changes) -> str:
   """Describes how the settings of a tuning differ from those of the experiment; empty if the tuning applies."""
-  then = identity(Config.from_flat(found.about['settings']))  # fields added since then had their default
+  then = identity(Config.from_flat(found.about['settings'], loads=False))  # fields added since then had their default
   differing = differences(then, tuning_settings(experiment, scale, changes) | {path: then[path] for path in NOT_FIXED})
   declared = found.about['variants']
   others = [name for name, own in experiment.variants.items() if name in declared and declared[name] != dict(own)]
-  return '; '.join([*differing.values(), *(f'{name} was tuned with other changes' for name in others)])
+  ideas, recorded = recorded_ideas(experiment, scale, changes), found.about.get('ideas') or {}
+  changed = [name for name in experiment.variants if name in declared and ideas.get(name) != recorded.get(name)]
+  return '; '.join(
+    [
+      *differing.values(),
+      *(f'{name} was tuned with other changes' for name in others),
+      *(f'{name} was tuned with another text of its experiment file' for name in changed if name not in others),
+    ]
+  )
+
+
+def recorded_ideas(experiment: Experiment, scale: Config, changes: Changes) -> dict[str, str]:
+  """The checksum of the file that registered a part of the model, of each variant whose model is not built in."""
+  models = {
+    name: scale.replace({**experiment.base, **changes, **own}).model for name, own in experiment.variants.items()
+  }
+  return {name: model.idea for name, model in models.items() if model.idea}
 
 
 def plan_at_tuned_rates(

@@ -7,8 +7,17 @@ from lab.core import registry
 from training.config import ConfigError
 
 
-def list_experiments(console: Console) -> None:
-  """Prints every experiment with its question and variants, and the error in each file that cannot be used."""
+def list_experiments(console: Console, file: str | None = None) -> None:
+  """Prints every experiment with its question and variants, and the error in each file that cannot be used.
+
+  Args:
+    console: where to print.
+    file: the path of another experiment file to list, if any.
+
+  Raises:
+    ConfigError: if this file cannot be used.
+  """
+  own = [registry.load_experiment(file)] if file else []
   columns = ('experiment', 'question', 'variants (the first is the baseline)', 'seeds')
   table = new_table(columns=columns, left=3, fold=True)  # names that differ only in their last letters stay distinct
   unusable = registry.unreadable_files()
@@ -19,6 +28,8 @@ def list_experiments(console: Console) -> None:
       unusable.append(str(error))
       continue
     table.add_row(name, experiment.question, ', '.join(experiment.variants), str(len(experiment.seeds)))
+  for experiment in own:
+    table.add_row(experiment.name, experiment.question, ', '.join(experiment.variants), str(len(experiment.seeds)))
   console.print(table)
   for line in unusable:
     console.print(f'cannot be used: {" ".join(line.split())}', soft_wrap=True)

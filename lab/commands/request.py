@@ -70,17 +70,21 @@ def resolve(request: TrainRequest) -> tuple[Experiment, Changes]:
   changes: dict[str, Any] = dict(request.changes)
   if request.init_from and changes.setdefault('run.init_from', request.init_from) != request.init_from:
     raise ConfigError('--config.run.init_from and --init_from differ: omit one of them')
-  if request.experiment and (request.sweep or request.name):
+  file = request.experiment if request.experiment and registry.is_path(request.experiment) else None
+  if request.experiment and not file and (request.sweep or request.name):
     raise ConfigError('--sweep and --name define a separate experiment: omit --experiment')
+  declared = registry.load_experiment(file) if file else None  # it may register parts that the other flags name
   # With --extend, a change of only the number of steps extends `block`.
   own_settings = extend.changed_settings(changes) if request.extend else changes
   if request.sweep:
     experiment = plan.sweep_experiment(request.sweep, changes, request.name)
-  elif not request.experiment and (request.name or request.config_file or own_settings):
+  elif request.name or (not request.experiment and (request.config_file or own_settings)):
     name = request.name or (extend.find_custom_run(changes, request.directory()) if request.extend else '')
     experiment, changes = plan.custom_experiment(changes, name), {}
   else:
-    experiment = registry.find_experiment(request.experiment or 'block')
+    experiment = declared or registry.find_experiment(request.experiment or 'block')
+  if declared and experiment is not declared:
+    experiment = dataclasses.replace(experiment, base=declared.base, config=declared.config, seeds=declared.seeds)
   return experiment, {**changes, **_shared_rate(request, experiment, changes)}
 
 
@@ -94,7 +98,7 @@ def _shared_rate(request: TrainRequest, experiment: Experiment, changes: Changes
     raise ConfigError(
       '--tune gives each variant its own learning rate, --shared_learning_rate the same to all: omit one of them'
     )
-  if experiment.name not in registry.experiment_names():
+  if request.sweep or request.name or (not request.experiment and experiment.name not in registry.experiment_names()):
     raise ConfigError(f'{flag} needs an experiment file, as in --experiment=block')
   if LEARNING_RATE in changes:
     raise ConfigError(f'{flag} and --config.{LEARNING_RATE} both set the learning rate: omit one of them')

@@ -8,7 +8,7 @@ from lab.analysis.tuning_results import Tuning
 from lab.commands import extend
 from lab.commands.list_experiments import list_experiments
 from lab.commands.request import TrainRequest, resolve
-from lab.core import plan
+from lab.core import plan, registry
 from lab.core.experiment import Changes, Experiment
 from lab.core.run import Run
 from lab.core.seeds import parse_seeds
@@ -29,7 +29,7 @@ def run_request(request: TrainRequest, console: Console) -> int:
     ConfigError: if the request is impossible; before anything is compiled or written.
   """
   if request.list:
-    list_experiments(console)
+    list_experiments(console, request.experiment if registry.is_path(request.experiment or '') else None)
     return 0
   if request.compare:
     return _compare(request, console)

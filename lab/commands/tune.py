@@ -78,6 +78,9 @@ def tune(
       declared = {**(others.about['variants'] if others else {}), **experiment.variants}
       about = {'command': command, 'code_revision': code_revision(), **_provenance(runs, others)}
       about |= {'settings': settings, 'variants': {name: dict(own) for name, own in declared.items()}}
+      ideas = tuned_learning_rates.recorded_ideas(experiment, scale, changes)
+      ideas = {**((others.about.get('ideas') or {}) if others else {}), **ideas}
+      about |= {'ideas': ideas} if ideas else {}
       tuning_results.write_tuning(Tuning(path, about, points))
   chosen = {point.variant: wording.format_compact(point.learning_rate) for point in points if point.chosen}
   rates = ', '.join(f'{variant} {rate}' for variant, rate in chosen.items())

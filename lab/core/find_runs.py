@@ -33,7 +33,8 @@ def find_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
 
   Args:
     workdir: the work directory.
-    experiment: find only the runs of this experiment, without its tuning runs. None: find all runs.
+    experiment: find only the runs of this experiment, without its tuning runs. None: find all runs; the files that
+      registered parts of their models are not loaded.
   """
   found = FoundRuns([], [], [])
   for name in sorted(_folders(workdir)) if experiment is None else [experiment]:
@@ -48,7 +49,8 @@ def find_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
           continue
         result, seed = read_result(directory) or {}, int(directory.name.removeprefix('seed_'))
         tuned = result.get('learning_rate_tuned', False)
-        found.runs.append(Run(run_experiment, variant, seed, Config.from_flat(flat), directory, tuned))
+        config = Config.from_flat(flat, loads=experiment is not None)
+        found.runs.append(Run(run_experiment, variant, seed, config, directory, tuned))
       except ConfigError as error:
         found.damaged.append(f'{directory}: {error}')
   return found

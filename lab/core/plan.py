@@ -46,6 +46,10 @@ def plan_runs(experiment: Experiment, scale: Config, flags: Changes, workdir: Pa
       config = scale.replace({**experiment.base, **seeds, **flags, **changes})
     except ConfigError as error:
       raise ConfigError(f'{experiment.name}/{variant}: {error}') from None
+    if config.model.idea:
+      from model.part_checks import check_parts  # imports the model, which --list and most requests need later or never
+
+      check_parts(config.model)
     directory = workdir / experiment.name / variant / f'seed_{seed}'
     runs.append(Run(experiment.name, variant, seed, config, directory))
   _check_distinct(runs)

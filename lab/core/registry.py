@@ -17,10 +17,13 @@ from typing import Any
 from lab.core.declarations import check_experiment, check_reproduction
 from lab.core.experiment import Experiment
 from lab.core.moved_modules import describe_move
+from lab.core.names import check_experiment_name
 from lab.core.reproduction import Reproduction
+from training import ideas
 from training.code_version import PROJECT
 from training.config import ConfigError
-from training.known_names import check_names
+from training.known_names import check_names, nearest_name
+from training.paths import parse_path
 
 FOLDER = PROJECT / 'experiments'
 CHECKS = {'EXPERIMENT': check_experiment, 'REPRODUCTION': check_reproduction}
@@ -40,6 +43,62 @@ def find_experiment(name: str) -> Experiment:
       the line).
   """
   return _find(name, 'EXPERIMENT')
+
+
+def is_path(experiment: str) -> bool:
+  """Whether the value of --experiment is the path of a file, and not the name of an experiment."""
+  return (
+    '/' in experiment
+    or experiment.endswith('.py')
+    or (experiment not in experiment_names() and Path(experiment).exists())
+  )
+
+
+def find(experiment: str) -> Experiment:
+  """The experiment that --experiment specifies, by its name or by the path of its file."""
+  return load_experiment(experiment) if is_path(experiment) else find_experiment(experiment)
+
+
+def load_experiment(text: str) -> Experiment:
+  """The experiment in a file anywhere on the disk, which may also register parts of the model; see training/ideas.py.
+
+  Its name is that of the file, without `.py`. A file in experiments/ is the experiment of its name.
+
+  Raises:
+    ConfigError: if there is no such file, it is invalid (the message has the line), or its name is that of another
+      experiment.
+  """
+  path = parse_path(text, '--experiment').absolute()
+  if path.is_dir():
+    raise ConfigError(f'--experiment={text}: is a folder: pass a Python file that defines EXPERIMENT')
+  if not path.is_file():
+    others = [str(Path(text).parent / other.name) for other in path.parent.glob('*.py')]
+    raise ConfigError(f'--experiment={text}: no such file{nearest_name(text, others)}')
+  if path.suffix != '.py':
+    raise ConfigError(f'--experiment={text}: the name of a Python file ends in .py: rename it')
+  if path.parent.resolve() == FOLDER.resolve():
+    return find_experiment(path.stem)
+  if path.stem in (*experiment_names(), *REPLACED_BY, 'custom'):
+    raise ConfigError(f'{path}: {path.stem!r} is the name of a built-in experiment: rename the file')
+  try:
+    check_experiment_name(path.stem)
+    lines = {name: line for statement in _parse(path).body for name, line in _assigned(statement)}
+  except ConfigError as error:
+    message = str(error).removeprefix(_format_path(path)).removeprefix(': ').removeprefix(', ')
+    raise ConfigError(f'{path}{", " if message.startswith("line ") else ": "}{message}') from None
+  if 'EXPERIMENT' not in lines:
+    raise ConfigError(f'{path}: defines no EXPERIMENT = Experiment(question=..., variants=...)')
+  try:
+    value = getattr(ideas.load(path), 'EXPERIMENT', None)
+  except ConfigError as error:
+    line = ideas.line_in(error.__cause__, path.resolve()) if isinstance(error.__cause__, ImportError) else None
+    moved = describe_move(path, line) if line else None
+    raise (ConfigError(f'{path}, line {line}: {moved}') if moved else error) from None
+  try:
+    check_experiment(value)
+  except ConfigError as error:
+    raise ConfigError(f'{path}, line {lines["EXPERIMENT"]}: {error}') from None
+  return dataclasses.replace(value, name=path.stem)
 
 
 def find_experiment_or_none(name: str) -> Experiment | None:

@@ -10,12 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from configs.flags import load_config
+from lab.core import registry
 from lab.core.names import name_from_changes
 from lab.figures import figure_style
 from lab.figures.training_figures import over_training
 from lab.inspect import gradient_figures, gradient_files, gradient_table
 from lab.inspect.gradients import GradientSamples, InspectedModel, as_dataframe, as_json, measure_with_retries
 from lab.inspect.run_steps import select_steps
+from model.part_checks import check_parts
 from training.code_version import PROJECT
 from training.config import ConfigError
 from training.files import write_atomically, write_json
@@ -44,6 +46,7 @@ class InspectOptions:
   config_file: str | None
   changes: Mapping[str, Any]
   command: str
+  experiment: str | None = None
 
 
 def inspect(options: InspectOptions, console: Console) -> int:
@@ -91,7 +94,10 @@ def _default_directory(options: InspectOptions, models: Sequence[InspectedModel]
   if options.compare:
     names = [_run_name(directory, directories) for directory in directories]
     return Path('runs/gradients') / gradient_files.directory_name_for_runs(names, directories, step)
-  scale, changes = Path(options.config_file or 'tiny').stem, name_from_changes(options.changes, default='')
+  scale, changes = (
+    Path(options.experiment or options.config_file or 'tiny').stem,
+    name_from_changes(options.changes, default=''),
+  )
   configs = [model.config for model in models]
   return Path('runs/gradients') / gradient_files.directory_name_for_config(scale, changes, configs)
 
@@ -99,8 +105,11 @@ def _default_directory(options: InspectOptions, models: Sequence[InspectedModel]
 def _models(options: InspectOptions, directories: Sequence[Path]) -> list[InspectedModel]:
   """The models to measure. All flags are checked here, before anything is computed."""
   changes, config = options.changes, options.config_file
-  if sum(map(bool, (options.run, options.compare, config or changes or options.depths))) != 1:
-    raise ConfigError('pass one of --run=DIR, --compare=DIR,DIR and --config=FILE (or config fields, or --depths)')
+  declared = options.experiment or config or changes or options.depths
+  if sum(map(bool, (options.run, options.compare, declared))) != 1:
+    raise ConfigError(
+      'pass one of --run=DIR, --compare=DIR,DIR and --config=FILE (or config fields, or --depths, or --experiment)'
+    )
   if directories:
     if len(set(directories)) < len(directories):
       raise ConfigError('--compare names a run twice')
@@ -114,11 +123,33 @@ def _models(options: InspectOptions, directories: Sequence[Path]) -> list[Inspec
     raise ConfigError(f'--step={options.step} needs --run or --compare: a config only has initial parameters')
   if changes.get('run.init_from'):
     raise ConfigError('run.init_from does not change the initial parameters of a config: inspect that run with --run')
-  scale = load_config(config or str(PROJECT / 'configs/tiny.py')).replace(changes)
-  name = ', '.join(str(value) for value in changes.values()) or Path(config or 'tiny').stem
+  models = _declared_models(options)
+  for model in models:
+    check_parts(model.config.model)
   if not options.depths:
-    return [InspectedModel(name, scale)]
-  return [InspectedModel(name, scale.replace({'model.num_layers': depth})) for depth in _depths(options)]
+    return models
+  return [
+    dataclasses.replace(model, config=model.config.replace({'model.num_layers': depth}))
+    for model in models
+    for depth in _depths(options)
+  ]
+
+
+def _declared_models(options: InspectOptions) -> list[InspectedModel]:
+  """The model of a config at its initial parameters or, with --experiment, those of its variants.
+
+  With --depths, the model of an experiment is that of its base, with the changes on the command line.
+  """
+  changes, config = options.changes, options.config_file
+  experiment = registry.find(options.experiment) if options.experiment else None
+  scale = load_config(config or str(PROJECT / (experiment.config if experiment else 'configs/tiny.py')))
+  if experiment is None or options.depths:
+    name = ', '.join(str(value) for value in changes.values()) or Path(options.experiment or config or 'tiny').stem
+    return [InspectedModel(name, scale.replace({**(experiment.base if experiment else {}), **changes}))]
+  return [
+    InspectedModel(name, scale.replace({**experiment.base, **changes, **own}))
+    for name, own in experiment.variants.items()
+  ]
 
 
 def _run_name(directory: Path, others: Sequence[Path]) -> str:

@@ -8,7 +8,7 @@ from flax import nnx
 
 from model.field_checks import ConfigError
 from model.norm import make_norm
-from model.registry import Registry
+from model.registry import Registry, check_options_class
 
 if TYPE_CHECKING:
   from model.config import ModelConfig
@@ -182,7 +182,8 @@ def connection(name: str):
   """Registers a subclass of Connection: `@connection('my_gate')`, for `model.connection=my_gate`.
 
   Raises:
-    ConfigError: if the class is not a Connection, lacks `read` or `write`, or the name is taken or malformed.
+    ConfigError: if the class is not a Connection, lacks `read` or `write`, or has invalid Options, or the name is taken
+      or malformed.
   """
 
   def register(cls):
@@ -192,6 +193,7 @@ def connection(name: str):
     for method in ('read', 'write'):
       if getattr(cls, method) is getattr(Connection, method):
         raise ConfigError(f'{where}: the class {cls.__name__} must define {method}')
+    check_options_class(cls.Options, f'{where}: the class {cls.__name__}')
     CONNECTIONS.add(name, cls, cls)
     return cls
 
