@@ -13,15 +13,19 @@ def parameters_by_formula(config):
   queries, keys = config.num_heads * width, (config.num_kv_heads or config.num_heads) * width
   ups = 2 if config.feed_forward in ('glu', 'swiglu', 'geglu', 'reglu', 'bilinear') else 1
   kernels = config.num_layers * (2 * d * (queries + keys) + (ups + 1) * d * f) + d * config.vocab_size
-  norm = 2 if config.norm == 'layer' and config.use_bias else 1
+
+  def norm(width):
+    vectors, scalars = {'rms': (1, 0), 'layer': (1 + config.use_bias, 0), 'dyt': (2, 1), 'derf': (2, 2)}[config.norm]
+    return vectors * width + scalars
+
   norms = {'none': 0, 'sandwich': 4}.get(config.connection, 1 if config.parallel else 2)
-  layer = norms * norm * d + config.qk_norm * 2 * norm * width + config.rezero * 2
+  layer = norms * norm(d) + config.qk_norm * 2 * norm(width) + config.rezero * 2
   layer += config.use_bias * (queries + 2 * keys + d + ups * f + d)
   total = kernels + config.num_layers * layer + config.use_bias * config.vocab_size
   tables = config.vocab_size * (not config.tie_embeddings) + config.num_positions * (config.position == 'learned')
   total += tables * d
   outer_norms = config.embedding_norm + (config.connection in ('pre', 'sandwich', 'res_post'))
-  return kernels, total + outer_norms * norm * d
+  return kernels, total + outer_norms * norm(d)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
