@@ -21,12 +21,13 @@ def matmul_parameters(config: ModelConfig) -> int:
 
 
 def flops_per_token(config: ModelConfig, sequence_length: int) -> int:
-  """FLOPs of one training step per token: 6 N + 6 L T d under a causal mask, 6 N + 12 L T d without.
+  """FLOPs of one training step per token: 6 (N + P) + 6 L T d under a causal mask, 6 (N + P) + 12 L T d without.
 
-  N is `matmul_parameters`, d = num_heads * head_dim, T = sequence_length. A matrix product costs 2 FLOPs per parameter
+  N is `matmul_parameters`, P the products of the connections that are not one per parameter (`extra_products`; 0 for
+  one stream), d = num_heads * head_dim, T = sequence_length. A matrix product costs 2 FLOPs per parameter
   in the forward pass and 4 in the backward pass; under a causal mask attention covers half of the T positions. Norms,
   softmax, activations and recomputation under remat are not counted (Kaplan et al. 2020, section 2.1, plus the
   attention term of Chowdhery et al. 2022, appendix B, halved under the mask).
   """
   attention = (6 if config.causal else 12) * config.num_layers * sequence_length * config.num_heads * config.key_width
-  return 6 * matmul_parameters(config) + attention
+  return 6 * (matmul_parameters(config) + config.connection_class.extra_products(config)) + attention

@@ -166,6 +166,15 @@ class Connection(nnx.Module):
     """
     return (2 * config.num_layers) ** -0.5 if config.init_depth_scale and name in branch_outputs else 1.0
 
+  @classmethod
+  def extra_products(cls, config: 'ModelConfig') -> int:
+    """The multiply-adds per token in a forward pass, of the whole stack, that are not one per element of a kernel.
+
+    Such are sums of streams with learned weights, and a kernel that is applied to several streams, once for each
+    further stream. Norms, activations and products by a single scale or vector are not counted, as for branches.
+    """
+    return 0
+
   def make_norm(self) -> Any:
     """A norm over the width of the stream, of the kind model.norm."""
     return make_norm(self.config.norm, self.config.d_model, self.config.use_bias)
