@@ -1,5 +1,7 @@
 """The attention branch: multi-head or grouped-query self-attention."""
 
+from collections.abc import Callable
+
 import jax
 from flax import nnx
 
@@ -24,13 +26,16 @@ class Attention(nnx.Module):
     self.key = Linear(config.d_model, kv_width, config.use_bias, config.dtype)
     self.value = Linear(config.d_model, kv_width, config.use_bias, config.dtype)
     self.output = Linear(query_width, config.d_model, config.use_bias, config.dtype)
-    if config.qk_norm:
-      self.query_norm = make_norm(config.norm, config.key_width, config.use_bias)
-      self.key_norm = make_norm(config.norm, config.key_width, config.use_bias)
+    for name in config.head_norms:
+      setattr(self, f'{name}_norm', make_norm(config.norm, config.key_width, config.use_bias))
     self.config = config
 
   def __call__(
-    self, x_BTD: jax.Array, dropout_key: jax.Array | None = None, documents_BT: jax.Array | None = None
+    self,
+    x_BTD: jax.Array,
+    dropout_key: jax.Array | None = None,
+    documents_BT: jax.Array | None = None,
+    values: Callable[[jax.Array], jax.Array] | None = None,
   ) -> jax.Array:
     """Runs the branch.
 
@@ -39,18 +44,21 @@ class Attention(nnx.Module):
       dropout_key: for the attention weights; None for no dropout.
       documents_BT: the document index of each position, int32: positions attend only within their document; None: a
         single document.
+      values: replaces the values v_BSHK, in the compute dtype, by those attended to; None: the values as they are.
 
     Returns:
       (B, T, D) in the compute dtype.
     """
     q_BTHK, k_BSHK, v_BSHK = self.queries_keys_values(x_BTD)
+    if values is not None:
+      v_BSHK = values(v_BSHK)
     out_BTHK = dot_product_attention(
       q_BTHK, k_BSHK, v_BSHK, self.config.causal, documents_BT, self.config.dropout, dropout_key
     )
     return self.output(out_BTHK.reshape(*x_BTD.shape[:2], -1))
 
   def queries_keys_values(self, x_BTD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Projects the input to queries, keys and values; queries and keys are normalised and rotated as configured.
+    """Projects the input to queries, keys and values; normalised and rotated as configured.
 
     Args:
       x_BTD: the input of the branch, float32.
@@ -63,12 +71,11 @@ class Attention(nnx.Module):
     # The gradient of a group of kernels is all-reduced as one array. With the value, the group would be wider than any
     # single kernel.
     projected = project(x_BTD, [self.query, self.key], [self.value])
-    q_BTHK, k_BSHK, v_BSHK = (y.reshape(heads) for y in projected)
-    if config.qk_norm:
-      q_BTHK, k_BSHK = self.query_norm(q_BTHK), self.key_norm(k_BSHK)
+    parts = zip(('query', 'key', 'value'), [y.reshape(heads) for y in projected], strict=True)
+    q_BTHK, k_BSHK, v_BSHK = (getattr(self, f'{name}_norm')(y) if name in config.head_norms else y for name, y in parts)
     if config.position == 'rotary':
       q_BTHK, k_BSHK = rotate(q_BTHK), rotate(k_BSHK)
-    return q_BTHK.astype(config.dtype), k_BSHK.astype(config.dtype), v_BSHK
+    return q_BTHK.astype(config.dtype), k_BSHK.astype(config.dtype), v_BSHK.astype(config.dtype)
 
   def statistics(self, x_BTD: jax.Array, documents_BT: jax.Array | None = None) -> Stats:
     """Forward statistics of each head for this input; see model/forward_statistics.py."""

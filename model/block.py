@@ -14,7 +14,7 @@ from model.feed_forward import FeedForward
 from model.forward_statistics import Stats, branch_statistics, by_sublayer, merge, stream_statistics
 from model.residual import fork
 
-Branch = Callable[[jax.Array], jax.Array]
+Branch = Callable[..., jax.Array]
 SUBLAYERS = ('attention', 'feed_forward')
 
 
@@ -62,10 +62,10 @@ class Block(nnx.Module):
     keys = (None, None, None) if dropout_key is None else jax.random.split(dropout_key, 3)
     stats: list[Stats] = []
 
-    def attention(x_BTD):
+    def attention(x_BTD, values=None):
       if full_stats:
         stats.append(self.attention.statistics(x_BTD, documents_BT))
-      return self._dropout(self.attention(x_BTD, keys[0], documents_BT), keys[1])
+      return self._dropout(self.attention(x_BTD, keys[0], documents_BT, values), keys[1])
 
     def feed_forward(x_BTD):
       if full_stats:
@@ -90,8 +90,7 @@ class Block(nnx.Module):
 
     def sublayer(state, tap, F, connection, site):
       skip, branch = fork(state, tap)
-      term_BTD = connection.term(F(connection.read(branch, site)), site)
-      return Sublayer(state, term_BTD, connection.write(skip, term_BTD, site))
+      return Sublayer(state, *connection.run(skip, branch, F, site))
 
     first = sublayer(state, taps[0], attention, self.attention_connection, sites[0])
     return first, sublayer(first.output, taps[1], feed_forward, self.feed_forward_connection, sites[1])

@@ -158,6 +158,12 @@ class ModelConfig:
     return self.num_kv_heads or self.num_heads
 
   @property
+  def head_norms(self) -> tuple[str, ...]:
+    """Which of `query`, `key` and `value` are normed over head_dim: by `qk_norm`, and by the connection."""
+    normed = {*(('query', 'key') if self.qk_norm else ()), *self.connection_class.head_norms}
+    return tuple(name for name in ('query', 'key', 'value') if name in normed)
+
+  @property
   def gated(self) -> bool:
     """Whether the feed-forward multiplies two projections (Shazeer 2020)."""
     return ACTIVATIONS[self.feed_forward].gated

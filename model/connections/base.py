@@ -1,6 +1,7 @@
 """What a connection is: how a sublayer reads from the residual state, and writes to it."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import jax
@@ -67,12 +68,15 @@ class Connection(nnx.Module):
     supports: which of `residual_scale` (model.attention_residual and model.feed_forward_residual), `rezero` and
       `parallel` it can be combined with.
     ends: the ends of the stack.
+    head_norms: which of the heads of attention, `query`, `key` and `value`, are normed over head_dim; with
+      `model.qk_norm` queries and keys always are.
     Options: the options, a frozen dataclass; set as in `model.connection=hyper_connections:streams=2`.
   """
 
   final_norm: ClassVar[bool] = True
   supports: ClassVar[tuple[str, ...]] = ()
   ends: ClassVar[type[Ends]] = Ends
+  head_norms: ClassVar[tuple[str, ...]] = ()
 
   @dataclasses.dataclass(frozen=True)
   class Options:
@@ -109,6 +113,22 @@ class Connection(nnx.Module):
       one array. The shapes are the same at every sublayer; a source that does not exist yet has weight 0.
     """
     return {}
+
+  def run(self, skip: State, branch: State, F: Callable[..., jax.Array], site: Site) -> tuple[jax.Array, State]:
+    """Runs the sublayer; a design that reaches into attention overrides it.
+
+    Args:
+      skip: the state on the skip path.
+      branch: the state that enters the branch.
+      F: the branch, from its input to its output, x_BTD -> y_BTD, float32. That of attention also takes a function
+        on its values, `F(x_BTD, values=lambda v_BSHK: ...)`; see model/attention.py.
+      site: the place in the stack.
+
+    Returns:
+      The term, y_BTD, and the state after the sublayer.
+    """
+    y_BTD = self.term(F(self.read(branch, site)), site)
+    return y_BTD, self.write(skip, y_BTD, site)
 
   @staticmethod
   def stream(state: State) -> jax.Array:

@@ -114,7 +114,7 @@ def queries_keys_values(p, x, config):
   projected = {}
   for name in ('query', 'key', 'value'):
     heads = linear(p[name], x).reshape(*x.shape[:2], -1, width)
-    if config.qk_norm and name != 'value':
+    if f'{name}_norm' in p:
       heads = norm(p[f'{name}_norm'], heads, config.norm)
     if config.position == 'rotary' and name != 'value':
       for t in range(x.shape[1]):

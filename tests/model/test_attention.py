@@ -31,6 +31,19 @@ def test_kernel_shapes():
   assert params['query_norm']['gain'].shape == params['key_norm']['gain'].shape == (10,)
 
 
+def test_a_function_replaces_the_values():
+  module, _ = filled(Attention(tiny(num_heads=4, num_kv_heads=2)))
+  x, _ = random_stream(2, 6, 8)
+  shapes = []
+
+  def doubled(v_BSHK):
+    shapes.append(v_BSHK.shape)
+    return 2 * v_BSHK
+
+  np.testing.assert_array_equal(quick_jit(lambda x: module(x, values=doubled))(x), 2 * quick_jit(module)(x))
+  assert shapes == [(2, 6, 2, 2)]
+
+
 def raw_logits(module, x):
   q_BTHK, k_BTHK, _ = module.queries_keys_values(x)
   return np.einsum('BTHK,BSHK->BHTS', q_BTHK, k_BTHK)
