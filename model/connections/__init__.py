@@ -3,7 +3,15 @@
 In: the residual state and the output of a branch. Out: the input of a branch, and the new state.
 """
 
-from model.connections import hyper_connections, manifold_hyper_connections, norm_placement  # noqa: F401 - registers its designs
+from model.connections import (  # noqa: F401 - each registers its designs
+  block_input,
+  hybrid_norm,
+  hyper_connections,
+  manifold_hyper_connections,
+  norm_placement,
+  two_streams,
+  value_residual,
+)
 from model.connections.base import CONNECTIONS, Connection, Ends, Site, connection
 
 __all__ = ['CONNECTIONS', 'Connection', 'Ends', 'Site', 'connection']

@@ -13,4 +13,11 @@ DESIGNS: dict[str, dict[str, Any]] = {
   'hyper_connections-static': {'connection': 'hyper_connections:streams=2:dynamic=false'},
   'manifold_hyper_connections': {'connection': 'manifold_hyper_connections:streams=3'},
   'manifold_hyper_connections-lite': {'connection': 'manifold_hyper_connections:streams=3:lite=true'},
+  'value_residual': {'connection': 'value_residual'},
+  'value_residual-learned': {'connection': 'value_residual:learned=true:first=0.3', 'num_heads': 2, 'num_kv_heads': 1},
+  'residual_dual': {'connection': 'residual_dual'},
+  'siamese_norm': {'connection': 'siamese_norm'},
+  'b2t': {'connection': 'b2t'},
+  'hybrid_norm': {'connection': 'hybrid_norm'},
+  'hybrid_norm-shared': {'connection': 'hybrid_norm:shared=true'},
 }
