@@ -27,9 +27,9 @@ def check_parts(config: ModelConfig) -> None:
   """Checks a model with parts that are not built in; nothing is computed on a device.
 
   Raises:
-    ConfigError: if the constructor, `open`, `read`, `term`, `write`, `stream`, `between` or `close` of its connection
-      raises an error, returns a wrong shape, dtype or structure, or cannot be differentiated, or a parameter is not
-      float32; in one line with the file and, if it can be known, the line.
+    ConfigError: if the constructor, `open`, `read`, `term`, `write`, `run`, `stream`, `between` or `close` of its
+      connection raises an error, returns a wrong shape, dtype or structure, or cannot be differentiated, or a
+      parameter is not float32; in one line with the file and, if it can be known, the line.
   """
   if not config.idea:
     return
@@ -91,14 +91,29 @@ def _check_connection(config: ModelConfig, where: str, x_BTD: jax.Array, index: 
       written = connection.write(state, term_BTD, site)
       _check_same(written, state, f'{where}: write')
       _check(connection.stream(written), x_BTD, f'{where}: stream')
+      term_BTD, written = connection.run(state, state, _branch(config, sublayer, where), site)
+      _check(term_BTD, x_BTD, f'{where}: run')
+      _check_same(written, state, f'{where}: run')
   y_BTD = ends.close(state)
   _check(y_BTD, x_BTD, f'{where}: {kind.ends.__name__}.close')
   return jnp.sum(y_BTD)
 
 
-def _check(value: Any, like: jax.Array, method: str) -> None:
+def _branch(config: ModelConfig, sublayer: str, where: str) -> Any:
+  """Stands for a branch: its output is its input; checks the function on the values of attention, if there is one."""
+
+  def attention(x_BTD, values=None):
+    if values is not None:
+      v_BSHK = jnp.zeros((*x_BTD.shape[:2], config.kv_heads, config.key_width), config.dtype)
+      _check(values(v_BSHK), v_BSHK, f'{where}: the function on the values', '(batch, positions, heads, width)')
+    return x_BTD
+
+  return attention if sublayer == 'attention' else lambda x_BTD: x_BTD
+
+
+def _check(value: Any, like: jax.Array, method: str, axes: str = '(batch, positions, width)') -> None:
   if _describe(value) != _describe(like):
-    raise ConfigError(f'{method} must return {_describe(like)}, as (batch, positions, width), not {_describe(value)}')
+    raise ConfigError(f'{method} must return {_describe(like)}, as {axes}, not {_describe(value)}')
 
 
 def _check_state(state: Any, x_BTD: jax.Array, method: str) -> None:

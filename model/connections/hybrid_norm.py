@@ -40,7 +40,8 @@ class HybridNorm(Connection):
   def __init__(self, config, sublayer, site):
     super().__init__(config, sublayer, site)
     self.shared = sublayer == 'feed_forward' and config.connection_options.shared
-    self.norm = self.make_norm() if sublayer == 'feed_forward' else None
+    if sublayer == 'feed_forward':
+      self.norm = self.make_norm()
 
   @classmethod
   def check(cls, config):
@@ -52,6 +53,6 @@ class HybridNorm(Connection):
     return self.norm(state) if self.shared else state
 
   def write(self, state, y_BTD, site):
-    if self.norm is None:
+    if self.sublayer == 'attention':
       return state + y_BTD
     return self.norm(state) + y_BTD if self.shared else self.norm(state + y_BTD)

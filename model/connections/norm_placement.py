@@ -51,7 +51,7 @@ class OneStream(Connection):
 class PreNorm(OneStream):
   """a x + F(N(x)) (Xiong et al. 2020)."""
 
-  supports = ('residual_scale', 'rezero', 'parallel')
+  supports: ClassVar[tuple[str, ...]] = ('residual_scale', 'rezero', 'parallel')
 
   def read(self, state, site):
     return self.norm(state)

@@ -176,6 +176,21 @@ def test_an_invalid_file_is_refused_in_one_line(tmp_path, text, message):
     ('  def read', '  def term(self, y_BTD, site):\n    return 1.0\n\n  def read', 'term must return float32[2, 3, 8]'),
     (
       '  def read',
+      '  def run(self, skip, branch, F, site):\n    return skip, F(branch, values=lambda v: v[..., :1])\n\n  def read',
+      'the function on the values must return float32[2, 3, 2, 4], as (batch, positions, heads, width), not float32[2',
+    ),
+    (
+      '  def read',
+      '  def run(self, skip, branch, F, site):\n    return skip[0], F(branch)\n\n  def read',
+      'run must return float32[2, 3, 8]',
+    ),
+    (
+      '  def read',
+      '  def run(self, skip, branch, F, site):\n    return F(branch), (skip, skip)\n\n  def read',
+      'run must return a state like the one it is given',
+    ),
+    (
+      '  def read',
       '  class ends(Ends):\n    def close(self, state):\n      return state[0]\n\n  def read',
       'ends.close must',
     ),
