@@ -46,7 +46,7 @@ EXPERIMENT = Experiment(question='Why?', variants={'pre': {}, 'gate': {'model.co
 TINY = [
   '--config.model.num_layers=1', '--config.model.d_model=8', '--config.model.num_heads=2',
   '--config.data.sequence_length=8', '--config.run.batch_size=4', '--config.run.evaluation_batches=1',
-  '--config.optimizer.warmup_steps=1', '--config.run.final_evaluation_tokens=64',
+  '--config.optimizer.warmup_steps=1', '--config.run.final_evaluation_tokens=64', '--config.run.evaluations=1',
 ]  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def command(script: str, *arguments: str, **settings) -> subprocess.CompletedPro
 def test_an_idea_is_trained_killed_resumed_inspected_and_edited(folder):
   before = project_files()
   file, directory = folder / 'my ideas' / 'gated.py', folder / 'runs' / 'gated' / 'gate' / 'seed_0'
-  arguments = ['--experiment=my ideas/gated.py', *TINY, '--config.run.steps=4000', '--config.run.checkpoint_every=20']
+  arguments = ['--experiment=my ideas/gated.py', *TINY, '--config.run.steps=400', '--config.run.checkpoint_every=10']
   with subprocess.Popen(
     [sys.executable, str(PROJECT / 'train.py'), *arguments, '--variants=gate'],
     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -137,7 +137,7 @@ def test_an_idea_is_trained_killed_resumed_inspected_and_edited(folder):
   assert ended.returncode == 0, ended.stderr
   result = read_result(directory)
   assert result['resumed_at']
-  assert result['steps'] == 4000
+  assert result['steps'] == 400
   config = json.loads((directory / 'config.json').read_text())
   assert config['model.idea_file'] == str(file)
   assert 'model.idea' not in json.loads((folder / 'runs/gated/pre/seed_0/config.json').read_text())

@@ -1,8 +1,11 @@
 """How tables, figures and messages format numbers, names, seeds and counts."""
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from training.ideas import describe_idea
 
 LONGEST_LINE = 28  # characters
 
@@ -46,6 +49,8 @@ def format_setting(value: Any) -> str:
   """A setting's value; only the first eight digits of a long hexadecimal checksum."""
   if isinstance(value, str) and len(value) >= 16 and all(character in '0123456789abcdef' for character in value):
     return value[:8]
+  if isinstance(value, str) and re.fullmatch('.* sha256 [0-9a-f]{64}', value):
+    return describe_idea(value)
   return 'not recorded' if value is None else "''" if value == '' else str(value)
 
 

@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from lab.analysis import tuned_learning_rates
+from lab.analysis.tuning_results import Tuning
+from lab.core.experiment import Experiment
 from model import ConfigError, ModelConfig, apply, init
 from model.connections import CONNECTIONS
 from model.part_checks import check_parts
@@ -270,6 +273,25 @@ def test_a_wrong_norm_or_activation_is_refused(tmp_path, old, new, message):
   with pytest.raises(ConfigError) as refused:
     check_parts(ModelConfig(norm='halving', feed_forward='bent', **TINY))
   assert message in str(refused.value)
+
+
+def test_a_tuning_applies_only_to_the_text_that_it_was_made_with(tmp_path):
+  path = write(tmp_path / 'scale.py')
+  ideas.load(path)
+  experiment = Experiment('?', {'pre': {}, 'scaled': {'model.connection': 'scaled'}}, name='scale')
+  scale = Config()
+  recorded = tuned_learning_rates.recorded_ideas(experiment, scale, {})
+  assert list(recorded) == ['scaled']
+  about = {
+    'settings': tuned_learning_rates.tuning_settings(experiment, scale, {}),
+    'variants': dict(experiment.variants),
+    'ideas': recorded,
+  }
+  found = Tuning(tmp_path / 'tuned.csv', about, ())
+  assert tuned_learning_rates.tuning_differences(found, experiment, scale, {}) == ''
+  ideas.load(write(path, factor=3))
+  different = tuned_learning_rates.tuning_differences(found, experiment, scale, {})
+  assert different == 'scaled was tuned with another text of its experiment file'
 
 
 def forget(path):

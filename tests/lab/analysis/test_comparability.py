@@ -105,6 +105,19 @@ def test_a_variant_with_an_undeclared_difference_is_not_compared(case, directory
   assert summary['variants']['baseline']['mean'] is not None
 
 
+def test_runs_of_two_texts_of_an_experiment_file_are_not_pooled_or_compared(directory):
+  first, second = ({'model.idea': f'my.py sha256 {digit * 64}'} for digit in 'ab')
+  edit_runs(directory, 'post_norm', range(4), first)
+  assert load_summary(TWO, directory)['variants']['post_norm']['comparison']  # the baseline uses no part of the file
+  edit_runs(directory, 'post_norm', [3], second)
+  reason = 'model.idea is my.py sha256 bbbbbbbb in seed 3, my.py sha256 aaaaaaaa in seeds 0-2'
+  check_not_comparable(load_summary(TWO, directory), 'post_norm', reason)
+  edit_runs(directory, 'post_norm', [3], first)
+  edit_runs(directory, 'baseline', range(4), second)
+  reason = 'model.idea is my.py sha256 aaaaaaaa (baseline my.py sha256 bbbbbbbb)'
+  check_not_comparable(load_summary(TWO, directory), 'post_norm', reason)
+
+
 def test_a_message_lists_the_first_differences_and_the_summary_all(directory):
   config = {'run.steps': 30, 'run.batch_size': 8, 'optimizer.clip': 0.0, 'optimizer.beta2': 0.9, 'model.norm': 'layer'}
   edit_runs(directory, 'post_norm', range(4), config)
