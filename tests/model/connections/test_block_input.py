@@ -22,7 +22,9 @@ def b2t(params, config):
   return x
 
 
-@pytest.mark.parametrize('more', [{}, {'norm': 'layer', 'use_bias': True}], ids=str)
+@pytest.mark.parametrize(
+  'more', [{}, pytest.param({'norm': 'layer', 'use_bias': True}, marks=pytest.mark.slow)], ids=str
+)
 def test_logits_match_the_equations(more):
   assert_matches(tiny(connection='b2t', num_layers=3, **more), b2t)
 

@@ -26,14 +26,22 @@ def hybrid_norm(params, config):
 
 
 @pytest.mark.parametrize(
-  'more', [{}, {'norm': 'layer', 'use_bias': True}, {'num_heads': 4, 'num_kv_heads': 2}], ids=str
+  'more',
+  [
+    pytest.param({}, marks=pytest.mark.slow),
+    pytest.param({'norm': 'layer', 'use_bias': True}, marks=pytest.mark.slow),
+    {'num_heads': 4, 'num_kv_heads': 2},
+  ],
+  ids=str,
 )
 @pytest.mark.parametrize('connection', ['hybrid_norm', 'hybrid_norm:shared=true'])
 def test_logits_match_the_equations(connection, more):
   assert_matches(tiny(connection=connection, num_layers=3, **more), hybrid_norm)
 
 
-@pytest.mark.parametrize('name', ['query', 'key', 'value'])
+@pytest.mark.parametrize(
+  'name', [pytest.param('query', marks=pytest.mark.slow), pytest.param('key', marks=pytest.mark.slow), 'value']
+)
 def test_the_scale_of_queries_keys_and_values_has_no_effect(name):
   config = tiny(connection='hybrid_norm')
   params = model_params(config)

@@ -36,7 +36,9 @@ def siamese_norm(params, config):
   return x + reference.norm(params['ends']['norm'], y, config.norm)
 
 
-@pytest.mark.parametrize('more', [{}, {'norm': 'layer', 'use_bias': True}], ids=str)
+@pytest.mark.parametrize(
+  'more', [{}, pytest.param({'norm': 'layer', 'use_bias': True}, marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize('forward', [residual_dual, siamese_norm])
 def test_logits_match_the_equations(forward, more):
   assert_matches(tiny(connection=forward.__name__, num_layers=3, **more), forward)

@@ -48,7 +48,7 @@ def loss(config, params):
   return jnp.sum(jnp.square(apply(config, params, TOKENS)[0]))
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('dtype', ['float32', pytest.param('bfloat16', marks=pytest.mark.slow)])
 def test_without_the_first_values_it_is_pre_norm_bit_for_bit(dtype):
   config = tiny(connection='value_residual:own=1:first=0', dtype=dtype)
   params = model_params(config)
