@@ -1,5 +1,6 @@
 """The Transformer block: attention and feed-forward, each connected to the residual state."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ class Block(nnx.Module):
     full_stats: bool = False,
     documents_BT: jax.Array | None = None,
     layer: jax.Array | int = 0,
+    fixed: Any = None,
   ) -> tuple[Any, Stats]:
     """Runs the block.
 
@@ -55,6 +57,7 @@ class Block(nnx.Module):
       documents_BT: the document index of each position, int32: positions attend only within their document; None: a
         single document.
       layer: the index of the block, from 0.
+      fixed: for `Site.fixed`.
 
     Returns:
       The state after the block, and its forward statistics; see model/forward_statistics.py.
@@ -72,7 +75,7 @@ class Block(nnx.Module):
         stats.append(self.feed_forward.statistics(x_BTD))
       return self._dropout(self.feed_forward(x_BTD), keys[2])
 
-    sites = [self._site(self.config, layer, k, dropout_key) for k in range(2)]
+    sites = [dataclasses.replace(self._site(self.config, layer, k, dropout_key), fixed=fixed) for k in range(2)]
     run = self._parallel if self.config.parallel else self._sequential
     sublayers = run(state, taps, attention, feed_forward, sites)
     stream = self.attention_connection.stream

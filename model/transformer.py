@@ -83,20 +83,20 @@ class Transformer(nnx.Module):
     definition, params_L = nnx.split(self.blocks, nnx.Param, graph=False)
     keys_L = None if dropout_key is None else jax.random.split(dropout_key, config.num_layers)
 
-    def run_block(state, layer):
+    def run_block(fixed, state, layer):
       params, taps, key, index = layer
       state, params = constrain(state, params)
-      return nnx.merge(definition, params)(state, taps, key, full_stats, documents_BT, index)
+      return nnx.merge(definition, params)(state, taps, key, full_stats, documents_BT, index, fixed)
 
-    if config.remat:
-      # A barrier against CSE is needed only in an iteration of several blocks: XLA merges nothing across iterations.
-      run_block = jax.checkpoint(run_block, prevent_cse=config.unroll > 1)
-    layers = params_L, taps_L, keys_L, jnp.arange(config.num_layers)
-    first, stats = 0, list[Stats]()
+    layers, first, stats = (params_L, taps_L, keys_L, jnp.arange(config.num_layers)), 0, []
     for length in connect.groups(config):
-      state = connect.between(config, state) if first else state
+      state = self.ends.between(state, first) if first else state
+      step = functools.partial(run_block, connect.fixed(config, jax.lax.stop_gradient(state)))
+      if config.remat:
+        # A barrier against CSE is needed only in an iteration of several blocks: XLA merges nothing across iterations.
+        step = jax.checkpoint(step, prevent_cse=config.unroll > 1)
       group = jax.tree.map(lambda x, first=first, length=length: x[first : first + length], layers)
-      state, measured = jax.lax.scan(run_block, state, group, unroll=min(config.unroll, length))
+      state, measured = jax.lax.scan(step, state, group, unroll=min(config.unroll, length))
       first, stats = first + length, [*stats, measured]
     return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), *stats) if len(stats) > 1 else stats[0]
 

@@ -4,6 +4,7 @@ In: the residual state and the output of a branch. Out: the input of a branch, a
 """
 
 from model.connections import (  # noqa: F401 - each registers its designs
+  attention_residuals,
   block_input,
   hybrid_norm,
   hyper_connections,

@@ -27,11 +27,13 @@ class Site:
       every layer.
     total: the number of sublayers, 2 L.
     key: a `jax.random` key in training, of this sublayer; None in evaluation, and while the model is constructed.
+    fixed: what `Connection.fixed` returned for this group of blocks; None by default.
   """
 
   index: jax.Array
   total: int
   key: jax.Array | None = None
+  fixed: Any = None
 
   @property
   def block(self) -> jax.Array:
@@ -40,7 +42,7 @@ class Site:
 
 
 class Ends(nnx.Module):
-  """The ends of the stack: the residual state before the first block, and what the head reads after the last."""
+  """The ends of the stack: the state before the first block, what the head reads; and what is between its groups."""
 
   def __init__(self, config: 'ModelConfig'):
     self.config = config
@@ -48,6 +50,10 @@ class Ends(nnx.Module):
   def open(self, x_BTD: jax.Array) -> State:
     """The state before the first block, from the embedding."""
     return x_BTD
+
+  def between(self, state: State, blocks: int) -> State:
+    """The state before the next group of `Connection.groups`, after this many blocks; its structure may change here."""
+    return state
 
   def close(self, state: State) -> jax.Array:
     """What the head reads, x_BTD, before the final norm, if there is one."""
@@ -168,9 +174,12 @@ class Connection(nnx.Module):
     return (config.num_layers,)
 
   @classmethod
-  def between(cls, config: 'ModelConfig', state: State) -> State:
-    """The state before the next group of blocks; its structure may change here."""
-    return state
+  def fixed(cls, config: 'ModelConfig', state: State) -> Any:
+    """What is computed once per group of blocks from the state before it, without a gradient, for `Site.fixed`.
+
+    The backward pass keeps one copy of it, where it keeps a copy per block of what a branch reads from the state.
+    """
+    return None
 
   @classmethod
   def depth_scale(cls, config: 'ModelConfig', name: str, branch_outputs: tuple[str, ...]) -> float:

@@ -20,4 +20,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
   'b2t': {'connection': 'b2t'},
   'hybrid_norm': {'connection': 'hybrid_norm'},
   'hybrid_norm-shared': {'connection': 'hybrid_norm:shared=true'},
+  'attention_residuals': {'connection': 'attention_residuals'},
+  'attention_residuals, one group': {'connection': 'attention_residuals:groups=1'},
+  'attention_residuals, full': {'connection': 'attention_residuals:groups=0'},
 }

@@ -16,6 +16,8 @@ class _Unrolled:
   """The module jax, with a Python loop for jax.lax.scan."""
 
   class lax:  # noqa: N801 - stands for a module
+    stop_gradient = staticmethod(jax.lax.stop_gradient)
+
     @staticmethod
     def scan(step, carry, xs, unroll=1):
       outputs = []
