@@ -3,12 +3,14 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from model.config import ModelConfig
 from model.forward_statistics import Stats, attention_statistics
 from model.kernels.dispatch import dot_product_attention
 from model.kernels.projection import project
+from model.kernels.recompute import recomputed
 from model.linear import Linear
 from model.norm import make_norm
 from model.position import rotate
@@ -17,7 +19,9 @@ from model.position import rotate
 class Attention(nnx.Module):
   """softmax(q k^T / sqrt(K)) v W_output, multi-head (Vaswani et al. 2017, section 3.2.2).
 
-  Grouped-query if there are fewer key and value heads than query heads (Ainslie et al. 2023).
+  Grouped-query if there are fewer key and value heads than query heads (Ainslie et al. 2023). With `attention_gate`
+  the heads are multiplied by sigmoid(x W_gate) (Qiu et al. 2025, their best position); with `attention_sink` the
+  softmax has one more logit, learned for each head, whose weight is dropped.
   """
 
   def __init__(self, config: ModelConfig):
@@ -28,6 +32,8 @@ class Attention(nnx.Module):
     self.output = Linear(query_width, config.d_model, config.use_bias, config.dtype)
     for name in config.head_norms:
       setattr(self, f'{name}_norm', make_norm(config.norm, config.key_width, config.use_bias))
+    self.gate = Linear(config.d_model, query_width, config.use_bias, config.dtype) if config.attention_gate else None
+    self.sink = nnx.Param(jnp.zeros(config.num_heads)) if config.attention_sink else None
     self.config = config
 
   def __call__(
@@ -53,9 +59,17 @@ class Attention(nnx.Module):
     if values is not None:
       v_BSHK = values(v_BSHK)
     out_BTHK = dot_product_attention(
-      q_BTHK, k_BSHK, v_BSHK, self.config.causal, documents_BT, self.config.dropout, dropout_key
+      q_BTHK, k_BSHK, v_BSHK, self.config.causal, documents_BT, self.config.dropout, dropout_key, self._sink()
     )
-    return self.output(out_BTHK.reshape(*x_BTD.shape[:2], -1))
+    heads_BTM = out_BTHK.reshape(*x_BTD.shape[:2], -1)  # M = H K, the heads side by side
+    if self.gate is None:
+      return self.output(heads_BTM)
+    return recomputed(
+      lambda output, heads, gate: output(heads * jax.nn.sigmoid(gate)), self.output, heads_BTM, self.gate(x_BTD)
+    )
+
+  def _sink(self) -> jax.Array | None:
+    return None if self.sink is None else self.sink[...]
 
   def queries_keys_values(self, x_BTD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Projects the input to queries, keys and values; normalised and rotated as configured.
@@ -80,4 +94,4 @@ class Attention(nnx.Module):
   def statistics(self, x_BTD: jax.Array, documents_BT: jax.Array | None = None) -> Stats:
     """Forward statistics of each head for this input; see model/forward_statistics.py."""
     q_BTHK, k_BSHK, _ = self.queries_keys_values(x_BTD)
-    return attention_statistics(q_BTHK, k_BSHK, self.config.causal, documents_BT)
+    return attention_statistics(q_BTHK, k_BSHK, self.config.causal, documents_BT, self._sink())

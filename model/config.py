@@ -36,6 +36,10 @@ class ModelConfig:
     rezero: multiply each branch by a learned scalar that starts at 0 (Bachlechner et al. 2020).
     parallel: both branches read the same normed stream: `a x + attention(n) + feed_forward(n)`.
     qk_norm: normalise queries and keys over head_dim before their product.
+    attention_gate: multiply the heads by sigmoid(x W), x the input of the branch, before the output projection (Qiu et
+      al. 2025).
+    attention_sink: a learned logit for each head next to those of the keys, with no value: a query can attend to
+      nothing (Miller 2023; gpt-oss). It starts at 0; at minus infinity there is no sink.
     causal: position t attends only to positions up to t; required for next-token training (training/config.py).
     position: the position encoding.
     num_positions: rows of the learned position table; longer sequences raise an error.
@@ -73,6 +77,8 @@ class ModelConfig:
   rezero: bool = False
   parallel: bool = False
   qk_norm: bool = False
+  attention_gate: bool = False
+  attention_sink: bool = False
   causal: bool = True
   position: Position = 'rotary'
   num_positions: int = 64

@@ -10,9 +10,9 @@ mean squares, ratios and cosines.
         branch_square       {sublayer}  mean of F^2, where F is the branch output
         branch_inner        {sublayer}  mean of F x
         relative_residual   {sublayer}  r(y); see `relative_residual`
-        attention_entropy   (H,)        of the attention weights, in nats, over queries
+        attention_entropy   (H,)        of the attention weights, that of the sink included, in nats, over queries
         reading, mixing, writing        {sublayer}  weights of a design with several arrays (model/connections/base.py)
-  max   largest_logit       (H,)        of the attention logits, over queries and the keys they attend to
+  max   largest_logit       (H,)        of the attention logits, over queries, the keys they attend to, and the sink
         active_units        (F,)        1 for a unit that is above 0 at some position, 0 for a dead unit; only for
                                         rectified activations
 """
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from model.kernels.blocked_attention import BLOCK_SIZE
-from model.kernels.plain_attention import attention_logits
+from model.kernels.plain_attention import attention_logits, with_sink
 
 Stats = dict[str, dict]
 
@@ -64,7 +64,11 @@ def relative_residual(x_TD: jax.Array) -> jax.Array:
 
 
 def attention_statistics(
-  q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool, documents_BT: jax.Array | None = None
+  q_BTHK: jax.Array,
+  k_BSHK: jax.Array,
+  causal: bool,
+  documents_BT: jax.Array | None = None,
+  sink_H: jax.Array | None = None,
 ) -> Stats:
   """Statistics of the attention weights, from the plain definition, because fused kernels do not return the weights.
 
@@ -75,6 +79,7 @@ def attention_statistics(
     k_BSHK: keys, the same dtype; its heads may be fewer.
     causal: whether a query attends to no later position than its own.
     documents_BT: as for `dot_product_attention`.
+    sink_H: as for `dot_product_attention`; it counts as one more key that every query attends to.
 
   Returns:
     The entropy, averaged over queries and sequences, and the largest logit, each (H,).
@@ -86,6 +91,8 @@ def attention_statistics(
     stop = min(start + BLOCK_SIZE, length)
     num_keys = stop if causal else length
     logits_BHTS = attention_logits(q_BTHK[:, start:stop], k_BSHK[:, :num_keys], causal, documents_BT, start)
+    if sink_H is not None:
+      logits_BHTS = with_sink(logits_BHTS, jax.lax.stop_gradient(sink_H))
     weights_BHTS = jax.nn.softmax(logits_BHTS, -1)
     entropy_H += jnp.sum(jax.scipy.special.entr(weights_BHTS), (0, 2, 3))
     largest_H = jnp.maximum(largest_H, jnp.max(logits_BHTS, (0, 2, 3)))

@@ -50,7 +50,12 @@ class _Mask(NamedTuple):
 
 
 def blocked_attention(
-  q_BTHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, causal: bool, documents_BT: jax.Array | None = None
+  q_BTHK: jax.Array,
+  k_BSHK: jax.Array,
+  v_BSHK: jax.Array,
+  causal: bool,
+  documents_BT: jax.Array | None = None,
+  sink_H: jax.Array | None = None,
 ) -> jax.Array:
   """softmax(q k^T / sqrt(K)) v, as `plain_attention` defines it without dropout.
 
@@ -60,6 +65,7 @@ def blocked_attention(
     v_BSHK: values, of the same shape as the keys.
     causal: whether a query attends to no later position than its own.
     documents_BT: the document index of each position; a query attends only within its document. None: one document.
+    sink_H: a logit for each head that competes with those of the keys and has the value 0, float32. None: no sink.
 
   Returns:
     out_BTHK in the dtype of the values.
@@ -77,17 +83,18 @@ def blocked_attention(
   if documents_BT is not None:
     padded_BT = jnp.pad(documents_BT, ((0, 0), (0, count * size - length)))
     documents_CBT = padded_BT.reshape(batch, count, size).swapaxes(0, 1)
-  out_CNTK = _attend(cut(q_BTHK / width**0.5), cut(k_BSHK), cut(v_BSHK), documents_CBT, _Mask(causal, length))
+  sink_N = None if sink_H is None else jnp.tile(sink_H, batch)
+  out_CNTK = _attend(cut(q_BTHK / width**0.5), cut(k_BSHK), cut(v_BSHK), documents_CBT, sink_N, _Mask(causal, length))
   blocks_BCTHK = out_CNTK.reshape(count, batch, heads, size, width).transpose(1, 0, 3, 2, 4)
   return blocks_BCTHK.reshape(batch, count * size, heads, width)[:, :length]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _attend(q_CNTK, k_CNSK, v_CNSK, documents_CBT, mask: _Mask):
-  return _forward(q_CNTK, k_CNSK, v_CNSK, documents_CBT, mask)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend(q_CNTK, k_CNSK, v_CNSK, documents_CBT, sink_N, mask: _Mask):
+  return _forward(q_CNTK, k_CNSK, v_CNSK, documents_CBT, sink_N, mask)[0]
 
 
-def _forward(q_CNTK, k_CNSK, v_CNSK, documents_CBT, mask: _Mask):
+def _forward(q_CNTK, k_CNSK, v_CNSK, documents_CBT, sink_N, mask: _Mask):
   """The output and the residuals for the backward pass: of the attention weights, only each query's log-sum-exp."""
 
   def attend_block(block):
@@ -103,17 +110,20 @@ def _forward(q_CNTK, k_CNSK, v_CNSK, documents_CBT, mask: _Mask):
       return new_max_NT1, sum_NT1, out_NTK * rescale_NT1 + _product(weights_NTS.astype(v_CNSK.dtype), v_CNSK[j])
 
     zero_NT1, zero_NTK = jnp.zeros((*q_NTK.shape[:2], 1)), jnp.zeros(q_NTK.shape)
-    initial = (zero_NT1 - jnp.inf, zero_NT1, zero_NTK)
+    if sink_N is None:
+      initial = (zero_NT1 - jnp.inf, zero_NT1, zero_NTK)
+    else:  # the sink is a key that has been processed, with weight 1 and value 0
+      initial = (zero_NT1 + sink_N[:, None, None], zero_NT1 + 1, zero_NTK)
     max_NT1, sum_NT1, out_NTK = jax.lax.fori_loop(0, mask.num_key_blocks(i, len(k_CNSK)), add_keys, initial)
     return (out_NTK / sum_NT1).astype(v_CNSK.dtype), max_NT1 + jnp.log(sum_NT1)
 
   out_CNTK, log_sum_CNT1 = jax.lax.map(attend_block, (jnp.arange(len(q_CNTK)), q_CNTK))
-  return out_CNTK, (q_CNTK, k_CNSK, v_CNSK, documents_CBT, out_CNTK, log_sum_CNT1)
+  return out_CNTK, (q_CNTK, k_CNSK, v_CNSK, documents_CBT, sink_N, out_CNTK, log_sum_CNT1)
 
 
 def _backward(mask: _Mask, residuals, g_CNTK):
-  """The gradients with respect to q, k and v; the weights of each pair of blocks are recomputed."""
-  q_CNTK, k_CNSK, v_CNSK, documents_CBT, out_CNTK, log_sum_CNT1 = residuals
+  """The gradients with respect to q, k, v and the sink; the weights of each pair of blocks are recomputed."""
+  q_CNTK, k_CNSK, v_CNSK, documents_CBT, sink_N, out_CNTK, log_sum_CNT1 = residuals
 
   def add_queries(carry, block):
     i, q_NTK, out_NTK, log_sum_NT1, g_NTK = block
@@ -138,7 +148,12 @@ def _backward(mask: _Mask, residuals, g_CNTK):
   zeros_CNKS = jnp.zeros((count, sequences, width, size))
   blocks = (jnp.arange(count), q_CNTK, out_CNTK, log_sum_CNT1, g_CNTK)
   (dk_CNKS, dv_CNKS), dq_CNTK = jax.lax.scan(add_queries, (zeros_CNKS, zeros_CNKS), blocks)
-  return dq_CNTK, *(x.swapaxes(2, 3).astype(k_CNSK.dtype) for x in (dk_CNKS, dv_CNKS)), None
+  dk_CNSK, dv_CNSK = (x.swapaxes(2, 3).astype(k_CNSK.dtype) for x in (dk_CNKS, dv_CNKS))
+  dsink_N = None
+  if sink_N is not None:  # as for a key with the value 0
+    delta_CNT1 = jnp.sum((g_CNTK * out_CNTK).astype(jnp.float32), -1, keepdims=True)
+    dsink_N = -jnp.sum(jnp.exp(sink_N[:, None, None] - log_sum_CNT1) * delta_CNT1, (0, 2, 3))
+  return dq_CNTK, dk_CNSK, dv_CNSK, None, dsink_N
 
 
 _attend.defvjp(_forward, _backward)

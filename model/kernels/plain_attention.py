@@ -36,11 +36,28 @@ def attention_logits(
   return logits_BHTS
 
 
+def with_sink(logits_BHTS: jax.Array, sink_H: jax.Array) -> jax.Array:
+  """The logits with that of each head's sink as the last column, (B, H, T, S + 1)."""
+  sink_BHT1 = jnp.broadcast_to(sink_H[:, None, None], (*logits_BHTS.shape[:3], 1))
+  return jnp.concatenate([logits_BHTS, sink_BHT1], -1)
+
+
 def attention_weights(
-  q_BTHK: jax.Array, k_BSHK: jax.Array, causal: bool, documents_BT: jax.Array | None = None
+  q_BTHK: jax.Array,
+  k_BSHK: jax.Array,
+  causal: bool,
+  documents_BT: jax.Array | None = None,
+  sink_H: jax.Array | None = None,
 ) -> jax.Array:
-  """The attention weights, the softmax of `attention_logits` over keys: weights_BHTS, float32, each row sums to 1."""
-  return jax.nn.softmax(attention_logits(q_BTHK, k_BSHK, causal, documents_BT), -1)
+  """The attention weights: the softmax of `attention_logits`, and of the sink if there is one.
+
+  Returns:
+    The weights of the keys, weights_BHTS, float32. Each row sums to 1, or to 1 minus the weight of the sink.
+  """
+  logits_BHTS = attention_logits(q_BTHK, k_BSHK, causal, documents_BT)
+  if sink_H is None:
+    return jax.nn.softmax(logits_BHTS, -1)
+  return jax.nn.softmax(with_sink(logits_BHTS, sink_H), -1)[..., :-1]
 
 
 def plain_attention(
@@ -51,9 +68,10 @@ def plain_attention(
   documents_BT: jax.Array | None = None,
   dropout: float = 0.0,
   dropout_key: jax.Array | None = None,
+  sink_H: jax.Array | None = None,
 ) -> jax.Array:
   """Attention(Q, K, V) of Vaswani et al. 2017, equation 1; arguments and result as in `dot_product_attention`."""
-  weights_BHTS = attention_weights(q_BTHK, k_BSHK, causal, documents_BT)
+  weights_BHTS = attention_weights(q_BTHK, k_BSHK, causal, documents_BT, sink_H)
   if dropout_key is not None:
     keep_BHTS = jax.random.bernoulli(dropout_key, 1 - dropout, weights_BHTS.shape)
     weights_BHTS = jnp.where(keep_BHTS, weights_BHTS / (1 - dropout), 0)

@@ -90,18 +90,23 @@ def logits_by_query(q, k, causal):
       yield t, h, np.einsum('bk,bsk->bs', q[:, t, h], k[:, :num_keys, h]) / math.sqrt(q.shape[-1])
 
 
-def attend(q, k, v, causal):
-  """softmax(q k^T / sqrt(K)) v of arrays (B, T, H, K)."""
+def attend(q, k, v, causal, sink=None):
+  """softmax(q k^T / sqrt(K)) v of arrays (B, T, H, K); exp(sink[h]) is added to the denominator of head h."""
   out = np.zeros(q.shape)
   for t, h, logits in logits_by_query(q, k, causal):
-    out[:, t, h] = np.einsum('bs,bsk->bk', softmax(logits), v[:, : logits.shape[1], h])
+    for b, row in enumerate(logits):
+      exponentials = np.exp(row - row.max())
+      total = exponentials.sum() + (0 if sink is None else np.exp(sink[h] - row.max()))
+      out[b, t, h] = exponentials @ v[b, : len(row), h] / total
   return out
 
 
-def entropy_and_largest(q, k, causal):
-  """The mean entropy of the attention weights of each head, and its largest logit."""
+def entropy_and_largest(q, k, causal, sink=None):
+  """The mean entropy of the attention weights of each head, and its largest logit; a sink counts as a key."""
   entropies, largest = [[] for _ in range(q.shape[2])], [-math.inf] * q.shape[2]
   for _, h, logits in logits_by_query(q, k, causal):
+    if sink is not None:
+      logits = np.concatenate([logits, np.full((len(logits), 1), sink[h])], 1)
     for weights in softmax(logits):
       entropies[h].append(-sum(w * math.log(w) for w in weights if w > 0))
     largest[h] = max(largest[h], logits.max())
@@ -125,8 +130,10 @@ def queries_keys_values(p, x, config):
 
 
 def attention(p, x, config):
-  out = attend(*queries_keys_values(p, x, config), config.causal)
-  return linear(p['output'], out.reshape(*x.shape[:2], -1))
+  out = attend(*queries_keys_values(p, x, config), config.causal, p.get('sink')).reshape(*x.shape[:2], -1)
+  if config.attention_gate:
+    out = out * sigmoid(linear(p['gate'], x))
+  return linear(p['output'], out)
 
 
 def sublayer(placement, skip, into, branch, a, first, second):

@@ -1,9 +1,11 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
 from tiny_models import ATTENTION_SETTINGS, distance, filled, quick_jit, random_stream, tiny
 
+from model import flops_per_token, init, num_parameters
 from model.attention import Attention
 from model.norm import make_norm
 
@@ -78,3 +80,36 @@ def test_queries_keys_and_values_are_in_the_compute_dtype():
   module, _ = filled(Attention(tiny(dtype='bfloat16', qk_norm=True)))
   x, _ = random_stream(1, 6, 8)
   assert {part.dtype for part in module.queries_keys_values(x)} == {jnp.dtype('bfloat16')}
+
+
+def test_a_gate_of_one_and_a_sink_of_minus_infinity_are_the_baseline():
+  x, _ = random_stream(2, 7, 8)
+  plain, params = filled(Attention(tiny(use_bias=True)))
+  gated, more = filled(Attention(tiny(use_bias=True, attention_gate=True, attention_sink=True)))
+  assert set(more) == {*params, 'gate', 'sink'}
+  assert (more['gate']['kernel'].shape, more['sink'].shape) == ((8, 8), (2,))
+  for name in params:
+    for part in ('kernel', 'bias'):
+      getattr(getattr(gated, name), part)[...] = getattr(getattr(plain, name), part)[...]
+  assert distance(gated(x), plain(x)) > 0.1
+  gated.gate.kernel[...], gated.gate.bias[...] = jnp.zeros((8, 8)), jnp.full(8, 50.0)
+  gated.sink[...] = jnp.full(2, -jnp.inf)
+  assert distance(gated(x), plain(x)) < 1e-6
+  gated.gate.bias[...] = jnp.full(8, -200.0)  # a gate of 0: only the bias of the output projection is left
+  np.testing.assert_array_equal(gated(x), jnp.broadcast_to(plain.output.bias[...], (2, 7, 8)))
+
+
+def test_initial_values_of_gate_and_sink():
+  config = tiny(attention_gate=True, attention_sink=True, d_model=64, num_heads=4)
+  blocks = init(config, jax.random.key(0))['blocks']['attention']
+  np.testing.assert_array_equal(blocks['sink'], np.zeros((2, 4)))
+  assert blocks['gate']['kernel'].std() == pytest.approx(1 / 8, rel=0.05)
+  baseline = init(tiny(d_model=64, num_heads=4), jax.random.key(0))['blocks']['attention']
+  for name in baseline:  # the other parameters are those of the baseline
+    np.testing.assert_array_equal(blocks[name]['kernel'], baseline[name]['kernel'])
+
+
+def test_gate_and_sink_are_counted():
+  config, gated = tiny(num_heads=4, head_dim=4), tiny(num_heads=4, head_dim=4, attention_gate=True, attention_sink=True)
+  assert num_parameters(gated) - num_parameters(config) == 2 * (8 * 16 + 4)
+  assert flops_per_token(gated, 9) - flops_per_token(config, 9) == 6 * 2 * 8 * 16

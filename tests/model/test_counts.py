@@ -12,7 +12,8 @@ def parameters_by_formula(config):
   width = config.head_dim or d // config.num_heads
   queries, keys = config.num_heads * width, (config.num_kv_heads or config.num_heads) * width
   ups = 2 if config.feed_forward in ('glu', 'swiglu', 'geglu', 'reglu', 'bilinear') else 1
-  kernels = config.num_layers * (2 * d * (queries + keys) + (ups + 1) * d * f) + d * config.vocab_size
+  projections = 2 * (queries + keys) + config.attention_gate * queries
+  kernels = config.num_layers * (d * projections + (ups + 1) * d * f) + d * config.vocab_size
 
   def norm(width):
     vectors, scalars = {'rms': (1, 0), 'layer': (1 + config.use_bias, 0), 'dyt': (2, 1), 'derf': (2, 2)}[config.norm]
@@ -20,6 +21,7 @@ def parameters_by_formula(config):
 
   norms = {'none': 0, 'sandwich': 4}.get(config.connection, 1 if config.parallel else 2)
   layer = norms * norm(d) + config.qk_norm * 2 * norm(width) + config.rezero * 2
+  layer += config.attention_sink * config.num_heads + config.attention_gate * config.use_bias * queries
   layer += config.use_bias * (queries + 2 * keys + d + ups * f + d)
   total = kernels + config.num_layers * layer + config.use_bias * config.vocab_size
   tables = config.vocab_size * (not config.tie_embeddings) + config.num_positions * (config.position == 'learned')
@@ -48,6 +50,7 @@ BIASES = 2 * (4 * 8 + 2 * 12 + 8) + 11
     ({'connection': 'deepnorm', 'rezero': False}, 11 * 8 + 4 * 8),
     ({'parallel': True, 'rezero': True}, 11 * 8 + 3 * 8 + 2 * 2),
     ({'norm': 'layer', 'use_bias': True, 'qk_norm': True}, BIASES + 11 * 8 + 2 * (5 * 8 + 2 * 2 * 4)),
+    ({'attention_sink': True}, 11 * 8 + 5 * 8 + 2 * 2),
     ({'tie_embeddings': True, 'position': 'learned', 'embedding_norm': True}, 10 * 8 + 6 * 8),
   ],
   ids=str,

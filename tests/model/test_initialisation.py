@@ -20,7 +20,7 @@ def by_path(tree) -> dict:
 def test_the_table_has_a_row_for_every_kernel_embedding_gain_and_bias(config):
   for path, leaf in by_path(param_shapes(config)).items():
     source = distribution(config, path, leaf.shape[1:] if path.startswith('blocks/') else leaf.shape)
-    assert (source is None) == path.endswith(('_scale', '/alpha', '/shift'))
+    assert (source is None) == path.endswith(('_scale', '/sink', '/alpha', '/shift'))
     assert source is None or isinstance(source, Constant) == path.endswith(('gain', 'bias'))
 
 

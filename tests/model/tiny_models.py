@@ -105,6 +105,8 @@ ATTENTION_SETTINGS = {
   'qk_norm': {'qk_norm': True, 'num_heads': 4, 'num_kv_heads': 2},
   'qk_layer_norm': {'qk_norm': True, 'norm': 'layer', 'use_bias': True},
   'bias': {'use_bias': True},
+  'gate': {'attention_gate': True, 'use_bias': True},
+  'sink': {'attention_sink': True, 'num_heads': 4, 'num_kv_heads': 2},
   'position_none': {'position': 'none'},
   'position_learned': {'position': 'learned'},
   'position_sinusoidal': {'position': 'sinusoidal'},
@@ -118,7 +120,10 @@ def choices(literal):
 @st.composite
 def configs(draw):
   """Valid configs, with every option drawn at random."""
-  flags = ('rezero', 'parallel', 'qk_norm', 'causal', 'embedding_norm', 'tie_embeddings', 'use_bias')
+  flags = (
+    'rezero', 'parallel', 'qk_norm', 'attention_gate', 'attention_sink', 'causal', 'embedding_norm', 'tie_embeddings',
+    'use_bias',
+  )  # fmt: skip
   fields = {name: draw(st.booleans()) for name in (*flags, 'init_depth_scale', 'remat')}
   fields |= {
     'vocab_size': draw(st.integers(1, 20)),
