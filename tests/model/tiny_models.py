@@ -152,5 +152,5 @@ def configs(draw):
   fields['num_kv_heads'] = min(fields['num_kv_heads'], fields['num_heads'])
   if fields['d_model'] % fields['num_heads'] or fields['d_model'] // fields['num_heads'] % 2:
     fields['head_dim'] = 4
-  assert {*fields, 'unroll'} == {field.name for field in dataclasses.fields(ModelConfig)}
+  assert {*fields, 'unroll'} == {field.name for field in dataclasses.fields(ModelConfig) if field.init}
   return ModelConfig(**fields)
