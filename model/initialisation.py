@@ -44,7 +44,7 @@ def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Norm
     (r'.*/bias', lambda: Constant(0.0)),
     (r'embedding/token', lambda: Normal(token_deviation(config))),
     (r'embedding/position', lambda: Normal(0.01 if config.init == 'gpt2' else 0.1)),
-    (r'head/kernel', lambda: Normal(head_deviation(config))),
+    (r'head/kernel', lambda: Normal(head_deviation(config) * depth_scale(config, path))),
     (r'blocks/.*/kernel', lambda: Normal(kernel_deviation(config, shape) * depth_scale(config, path))),
   ]
   for pattern, make in table:

@@ -36,6 +36,12 @@ class Config:
         f'model.causal=False lets every position attend to the token it predicts, and data.task={self.data.task} is '
         'next-token prediction: set model.causal=True (model.apply alone also accepts models without a causal mask)'
       )
+    optimizers = self.model.connection_class.optimizers
+    if optimizers is not None and self.optimizer.name not in optimizers:
+      raise ConfigError(
+        f'optimizer.name={self.optimizer.name}: model.connection={self.model.connection} has learning rates by '
+        f'parameter for {" and ".join(optimizers)} only'
+      )
     if self.model.position == 'learned' and self.data.sequence_length > self.model.num_positions:
       raise ConfigError(
         f'data.sequence_length={self.data.sequence_length} is longer than the learned position table: '

@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
+from model.config import ModelConfig
+from model.connections.base import OptimizerFactors
+from model.transformer import param_shapes
 from training.config import OptimizerConfig
 from training.parameter_tree import is_kernel, is_stacked
 
@@ -54,24 +57,73 @@ def updates_in_common(config: OptimizerConfig, steps: int) -> int:
   return min(steps, until.get(config.schedule, config.warmup_steps + 1))
 
 
-def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+def make_optimizer(
+  config: OptimizerConfig, steps: int, model: ModelConfig | None = None
+) -> optax.GradientTransformation:
   """The optimizer as one optax chain; its output is added to the parameters.
 
   AdamW: Loshchilov & Hutter 2019. Lion: Chen et al. 2023. Muon: Jordan et al. 2024, on the kernels of the blocks,
   each layer separately, with AdamW for all other parameters. SGD has momentum beta1.
+
+  Args:
+    config: the optimizer's settings.
+    steps: the number of steps of the run, for the schedule.
+    model: the config of the model, whose connection may multiply the learning rate, epsilon and weight decay of a
+      parameter; None: no factors.
   """
+  factors = None if model is None else optimizer_factors(model)
   direction = {
     'adamw': lambda: optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
     'sgd': lambda: optax.trace(config.beta1),
     'lion': lambda: optax.scale_by_lion(config.beta1, config.beta2),
     'muon': lambda: _muon(config),
   }[config.name]()
-  return optax.chain(
-    optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
-    direction,
-    optax.add_decayed_weights(config.weight_decay, decayed),
-    optax.scale_by_learning_rate(make_schedule(config, steps)),
+  clip = optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
+  decay = optax.add_decayed_weights(config.weight_decay, decayed)
+  if factors is not None:
+    if config.name in ('adamw', 'muon'):
+      clip = optax.chain(clip, _scaled(factors, lambda factor: 1 / factor.epsilon))
+    decay = optax.chain(_decay_by_parameter(config.weight_decay, factors), _scaled(factors, lambda f: f.learning_rate))
+  return optax.chain(clip, direction, decay, optax.scale_by_learning_rate(make_schedule(config, steps)))
+
+
+def optimizer_factors(model: ModelConfig) -> Any | None:
+  """The factors of every parameter, a tree of the model's structure; None if all are 1."""
+  connect = model.connection_class
+  factors = jax.tree.map_with_path(
+    lambda path, _: connect.optimizer_factors(model, '/'.join(key.key for key in path)), param_shapes(model)
   )
+  found = set(jax.tree.leaves(factors, is_leaf=_is_factors))
+  return None if found == {OptimizerFactors()} else factors
+
+
+def _is_factors(value: Any) -> bool:
+  return isinstance(value, OptimizerFactors)
+
+
+def _scaled(factors: Any, number: Callable[[OptimizerFactors], float]) -> optax.GradientTransformation:
+  """Multiplies the update of each parameter by a number of its factors.
+
+  Before Adam, 1 / f multiplies epsilon by f: (m / f) / (sqrt(v) / f + epsilon) = m / (sqrt(v) + f epsilon).
+  """
+
+  def scale(updates, params):
+    del params
+    return jax.tree.map(lambda factor, update: number(factor) * update, factors, updates, is_leaf=_is_factors)
+
+  return optax.stateless(scale)
+
+
+def _decay_by_parameter(weight_decay: float, factors: Any) -> optax.GradientTransformation:
+  """As `optax.add_decayed_weights`, with the factors on the weight decay."""
+
+  def add(updates, params):
+    return jax.tree.map(
+      lambda factor, decays, update, param: update + weight_decay * factor.weight_decay * param if decays else update,
+      factors, decayed(params), updates, params, is_leaf=_is_factors,
+    )  # fmt: skip
+
+  return optax.stateless(add)
 
 
 def make_average(config: OptimizerConfig) -> Callable[[Any, Any, jax.Array], Any]:

@@ -59,7 +59,7 @@ class AveragedState(State):
 def init_state(config: Config, init_seed: jax.Array) -> State:
   """The state before the first step; a pure function (jit it with `config` static)."""
   params = model.init(config.model, jax.random.key(init_seed))
-  optimizer = make_optimizer(config.optimizer, config.run.steps)
+  optimizer = make_optimizer(config.optimizer, config.run.steps, config.model)
   state = State(
     step=jnp.zeros((), jnp.int32),
     params=params,

@@ -143,7 +143,7 @@ def make_train_step(
     parameter_norms  the trees `grad_norm`, `update_norm` and `param_norm`, like the parameters with one norm per layer;
                      computed at logged steps and where a run diverges, zero at other steps
   """
-  optimizer = make_optimizer(config.optimizer, config.run.steps)
+  optimizer = make_optimizer(config.optimizer, config.run.steps, config.model)
   schedule = make_schedule(config.optimizer, config.run.steps)
   average = make_average(config.optimizer)
   level, clip = config.inspect.level, config.optimizer.clip

@@ -6,6 +6,8 @@ In: the residual state and the output of a branch. Out: the input of a branch, a
 from model.connections import (  # noqa: F401 - each registers its designs
   attention_residuals,
   block_input,
+  completep,
+  embedding_scalars,
   hybrid_norm,
   hyper_connections,
   manifold_hyper_connections,

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import jax
 from flax import nnx
@@ -41,6 +41,14 @@ class Site:
     return (self.index + 1) // 2
 
 
+class OptimizerFactors(NamedTuple):
+  """What multiplies the optimizer's settings for one parameter; weight decay only where the parameter decays."""
+
+  learning_rate: float = 1.0
+  epsilon: float = 1.0
+  weight_decay: float = 1.0
+
+
 class Ends(nnx.Module):
   """The ends of the stack: the state before the first block, what the head reads; and what is between its groups."""
 
@@ -76,6 +84,7 @@ class Connection(nnx.Module):
     ends: the ends of the stack.
     head_norms: which of the heads of attention, `query`, `key` and `value`, are normed over head_dim; with
       `model.qk_norm` queries and keys always are.
+    optimizers: the values of optimizer.name that its `optimizer_factors` are for; None: all of them.
     Options: the options, a frozen dataclass; set as in `model.connection=hyper_connections:streams=2`.
   """
 
@@ -83,6 +92,7 @@ class Connection(nnx.Module):
   supports: ClassVar[tuple[str, ...]] = ()
   ends: ClassVar[type[Ends]] = Ends
   head_norms: ClassVar[tuple[str, ...]] = ()
+  optimizers: ClassVar[tuple[str, ...] | None] = None
 
   @dataclasses.dataclass(frozen=True)
   class Options:
@@ -187,7 +197,7 @@ class Connection(nnx.Module):
 
     Args:
       config: the model config.
-      name: of the kernel, such as `attention/output`.
+      name: of the kernel, such as `attention/output`, or `head`.
       branch_outputs: the names of the last kernel of each branch.
 
     Returns:
@@ -203,6 +213,16 @@ class Connection(nnx.Module):
     further stream. Norms, activations and products by a single scale or vector are not counted, as for branches.
     """
     return 0
+
+  @classmethod
+  def optimizer_factors(cls, config: 'ModelConfig', path: str) -> OptimizerFactors:
+    """The factors on the optimizer's settings for a parameter.
+
+    Args:
+      config: the model config.
+      path: the path in the parameter tree, such as `blocks/attention/query/kernel`.
+    """
+    return OptimizerFactors()
 
   def make_norm(self) -> Any:
     """A norm over the width of the stream, of the kind model.norm."""

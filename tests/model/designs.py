@@ -23,4 +23,6 @@ DESIGNS: dict[str, dict[str, Any]] = {
   'attention_residuals': {'connection': 'attention_residuals'},
   'attention_residuals, one group': {'connection': 'attention_residuals:groups=1'},
   'attention_residuals, full': {'connection': 'attention_residuals:groups=0'},
+  'embedding_scalars': {'connection': 'embedding_scalars'},
+  'completep': {'connection': 'completep:base_layers=1:base_width=2'},
 }

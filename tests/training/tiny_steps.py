@@ -88,7 +88,7 @@ def random_params(config: Config, seed: int = 0):
 
 def state_of(config: Config, params=None, step: int = 0, init_seed: int = 0) -> State:
   params = random_params(config) if params is None else params
-  optimizer = make_optimizer(config.optimizer, config.run.steps).init(params)
+  optimizer = make_optimizer(config.optimizer, config.run.steps, config.model).init(params)
   return State(jnp.int32(step), params, optimizer, jnp.uint32(init_seed), jnp.int32(0), jnp.int32(0))
 
 
