@@ -78,12 +78,15 @@ def _check_connection(config: ModelConfig, where: str, x_BTD: jax.Array, index: 
   ends = kind.ends(config)
   state = ends.open(x_BTD)
   _check_state(state, x_BTD, f'{where}: {kind.ends.__name__}.open')
-  for group, _ in enumerate(kind.groups(config)):
-    if group:
-      state = kind.between(config, state)
-      _check_state(state, x_BTD, f'{where}: between')
+  blocks = 0
+  for length in kind.groups(config):
+    if blocks:
+      state = ends.between(state, blocks)
+      _check_state(state, x_BTD, f'{where}: {kind.ends.__name__}.between')
+    blocks += length
+    fixed = kind.fixed(config, state)
     for sublayer in SUBLAYERS:
-      site = Site(index, 2 * config.num_layers, key if kind.stochastic(config) else None)
+      site = Site(index, 2 * config.num_layers, key if kind.stochastic(config) else None, fixed)
       connection = kind(config, sublayer, site)
       _check(connection.read(state, site), x_BTD, f'{where}: read')
       term_BTD = connection.term(x_BTD, site)

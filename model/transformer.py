@@ -88,10 +88,11 @@ class Transformer(nnx.Module):
       state, params = constrain(state, params)
       return nnx.merge(definition, params)(state, taps, key, full_stats, documents_BT, index, fixed)
 
-    layers, first, stats = (params_L, taps_L, keys_L, jnp.arange(config.num_layers)), 0, []
+    layers, first = (params_L, taps_L, keys_L, jnp.arange(config.num_layers)), 0
+    stats: list[Stats] = []
     for length in connect.groups(config):
       state = self.ends.between(state, first) if first else state
-      step = functools.partial(run_block, connect.fixed(config, jax.lax.stop_gradient(state)))
+      step: Callable = functools.partial(run_block, connect.fixed(config, jax.lax.stop_gradient(state)))
       if config.remat:
         # A barrier against CSE is needed only in an iteration of several blocks: XLA merges nothing across iterations.
         step = jax.checkpoint(step, prevent_cse=config.unroll > 1)
