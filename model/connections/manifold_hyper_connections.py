@@ -11,7 +11,6 @@ from flax import nnx
 
 from model.connections.base import connection
 from model.connections.hyper_connections import INITIAL_SCALE, SeveralStreams, Streams, check_streams, inverse_rms
-from model.kernels.projection import project
 
 ITERATIONS = 20  # of Sinkhorn's algorithm, as in the source
 FAR = -8.0  # the initial logit of what is not the identity: A differs from it by about exp(FAR)
@@ -72,11 +71,16 @@ class ManifoldHyperConnections(SeveralStreams):
     return mix, 2 * jax.nn.sigmoid(write_logits)
 
   def _weight_logits(self, streams: Streams, *names: str) -> list[jax.Array]:
-    projected = project(jnp.concatenate(streams, -1), [getattr(self, f'{name}_projection') for name in names])
+    kernels = [getattr(self, f'{name}_projection').kernel[...] for name in names]
+    by_stream = jnp.split(jnp.concatenate(kernels, 1), len(streams))
+    # One product for each stream: their concatenation would be stored for the backward pass.
+    products = [x_BTD.reshape(-1, x_BTD.shape[-1]) @ kernel for x_BTD, kernel in zip(streams, by_stream, strict=True)]
+    joined = sum(products[1:], products[0]).reshape(*streams[0].shape[:2], -1)
+    ends = list(itertools.accumulate(kernel.shape[1] for kernel in kernels))[:-1]
     scale_BT1 = inverse_rms(streams)
     return [
       getattr(self, f'{name}_logits')[...] + getattr(self, f'{name}_scale')[...] * scale_BT1 * logits
-      for name, logits in zip(names, projected, strict=True)
+      for name, logits in zip(names, jnp.split(joined, ends, -1), strict=True)
     ]
 
 
