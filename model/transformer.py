@@ -39,7 +39,7 @@ class Transformer(nnx.Module):
     stack = nnx.vmap(lambda layer: Block(config, layer), graph=False, graph_updates=False)
     self.blocks = stack(jnp.arange(config.num_layers))
     self.ends = config.connection_class.ends(config)
-    self.final_norm = norm() if config.connection_class.final_norm else None
+    self.final_norm = norm() if config.connection_class.has_final_norm(config) else None
     self.head = Head(config)
     self.config = config
 

@@ -179,6 +179,11 @@ class Connection(nnx.Module):
     return False
 
   @classmethod
+  def has_final_norm(cls, config: 'ModelConfig') -> bool:
+    """Whether the stack needs a norm before the head; for a design in which this depends on its options."""
+    return cls.final_norm
+
+  @classmethod
   def groups(cls, config: 'ModelConfig') -> tuple[int, ...]:
     """The numbers of consecutive blocks that run as one scan each; their sum is num_layers."""
     return (config.num_layers,)

@@ -25,4 +25,11 @@ DESIGNS: dict[str, dict[str, Any]] = {
   'attention_residuals, full': {'connection': 'attention_residuals:groups=0'},
   'embedding_scalars': {'connection': 'embedding_scalars'},
   'completep': {'connection': 'completep:base_layers=1:base_width=2'},
+  'layer_scale': {'connection': 'layer_scale'},
+  'stochastic_depth': {'connection': 'stochastic_depth'},
+  'layer_norm_scaling': {'connection': 'layer_norm_scaling'},
+  'gated_residual': {'connection': 'gated_residual'},
+  'gated_residual-highway': {'connection': 'gated_residual:gate=highway'},
+  'mix_ln': {'connection': 'mix_ln:k=1'},
+  'keel': {'connection': 'keel'},
 }
