@@ -29,7 +29,7 @@ from training.mesh import by_rule, make_mesh
 from training.programs import train_program
 from training.state import init_state
 
-KERNELS = {'plain': plain_attention, 'blocked': blocked_attention}
+KERNELS: dict[str, Callable[..., Any]] = {'plain': plain_attention, 'blocked': blocked_attention}
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
   'res_post': {'connection': 'res_post'},
   'deepnorm': {'connection': 'deepnorm'},
   'none': {'connection': 'none'},
+  'gate, sink and derf': {'attention_gate': True, 'attention_sink': True, 'norm': 'derf'},
   'hyper_connections': {'connection': 'hyper_connections:streams=3'},
   'hyper_connections-static': {'connection': 'hyper_connections:streams=2:dynamic=false'},
   'manifold_hyper_connections': {'connection': 'manifold_hyper_connections:streams=3'},
