@@ -5,15 +5,15 @@ import functools
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 
 from model.activations import ACTIVATIONS
-from model.block import SUBLAYERS
 from model.config import ModelConfig
 from model.connections import Site
+from model.connections.base import Sublayer
 from model.field_checks import ConfigError
 from model.norm import NORMS, make_norm
 from model.transformer import init, param_shapes
@@ -85,7 +85,7 @@ def _check_connection(config: ModelConfig, where: str, x_BTD: jax.Array, index: 
       _check_state(state, x_BTD, f'{where}: {kind.ends.__name__}.between')
     blocks += length
     fixed = kind.fixed(config, state)
-    for sublayer in SUBLAYERS:
+    for sublayer in get_args(Sublayer):
       site = Site(index, 2 * config.num_layers, key if kind.stochastic(config) else None, fixed)
       connection = kind(config, sublayer, site)
       _check(connection.read(state, site), x_BTD, f'{where}: read')
@@ -133,7 +133,8 @@ def _check_state(state: Any, x_BTD: jax.Array, method: str) -> None:
 
 def _check_same(written: Any, state: Any, method: str) -> None:
   """Raises ConfigError if a new state has not the structure, shapes and dtypes of the state before it."""
-  if jax.tree.structure(written) != jax.tree.structure(state):
+  before: Any = jax.tree.structure(state)
+  if before != jax.tree.structure(written):
     raise ConfigError(
       f'{method} must return a state like the one it is given, {_describe_tree(state)}, not {_describe_tree(written)}'
     )

@@ -132,7 +132,9 @@ def registered_names(file: Path) -> list[str]:
 
 def check_options_class(kind: Any, where: str) -> None:
   """Raises ConfigError if a class of options is not a frozen dataclass of fields with a known type and a default."""
-  if not (isinstance(kind, type) and '__dataclass_fields__' in vars(kind) and kind.__dataclass_params__.frozen):
+  if not (
+    isinstance(kind, type) and '__dataclass_fields__' in vars(kind) and vars(kind)['__dataclass_params__'].frozen
+  ):
     raise ConfigError(f'{where}: Options must be a class with the decorator @dataclasses.dataclass(frozen=True)')
   for field in dataclasses.fields(kind):
     if field.type not in (*OPTION_TYPES, *OPTION_TYPES.values()):

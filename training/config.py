@@ -98,7 +98,7 @@ class Config:
     if idea and loads:
       load_recorded(idea, file)
     check_names(flat, known_paths(), 'config key')
-    by_section = {}
+    by_section: dict[str, Any] = {}
     for name, section in sections().items():
       prefix = name + '.'
       values = {path.removeprefix(prefix): value for path, value in flat.items() if path.startswith(prefix)}

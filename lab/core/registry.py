@@ -89,7 +89,7 @@ def load_experiment(text: str) -> Experiment:
   if 'EXPERIMENT' not in lines:
     raise ConfigError(f'{path}: defines no EXPERIMENT = Experiment(question=..., variants=...)')
   try:
-    value = getattr(ideas.load(path), 'EXPERIMENT', None)
+    value: Any = getattr(ideas.load(path), 'EXPERIMENT', None)
   except ConfigError as error:
     line = ideas.line_in(error.__cause__, path.resolve()) if isinstance(error.__cause__, ImportError) else None
     moved = describe_move(path, line) if line else None
