@@ -182,9 +182,14 @@ class ModelConfig:
     return round(4 * self.d_model * 2 / 3) if self.gated else 4 * self.d_model
 
   @property
+  def is_loaded(self) -> bool:
+    """Whether the parts of the model are the registered ones, and not those of another text of the file `idea`."""
+    return not self.idea or self.idea == self._origin()[0]
+
+  @property
   def connection_class(self) -> type[Connection]:
     """The class of the connection around every sublayer."""
-    if self.idea and self.idea != self._origin()[0]:
+    if not self.is_loaded:
       raise ConfigError(f'{self.idea_file} is not loaded with the text that this config was created with')
     return CONNECTIONS[parse_setting(self.connection, 'model.connection')[0]]
 

@@ -36,7 +36,7 @@ class Config:
         f'model.causal=False lets every position attend to the token it predicts, and data.task={self.data.task} is '
         'next-token prediction: set model.causal=True (model.apply alone also accepts models without a causal mask)'
       )
-    optimizers = self.model.connection_class.optimizers
+    optimizers = self.model.connection_class.optimizers if self.model.is_loaded else None
     if optimizers is not None and self.optimizer.name not in optimizers:
       raise ConfigError(
         f'optimizer.name={self.optimizer.name}: model.connection={self.model.connection} has learning rates by '
