@@ -156,7 +156,8 @@ def check_streams(streams: int, name: str, least: int, most: int) -> None:
 
 def _combine(weights: jax.Array, arrays: Streams) -> jax.Array:
   """The sum of arrays (B, T, D), each times its weight, (B, T) or a scalar."""
-  return sum(weights[..., i, None] * x_BTD for i, x_BTD in enumerate(arrays))
+  terms = [weights[..., i, None] * x_BTD for i, x_BTD in enumerate(arrays)]
+  return sum(terms[1:], terms[0])
 
 
 def composite_gain(mix: jax.Array) -> tuple[jax.Array, jax.Array]:
