@@ -41,7 +41,7 @@ def test_every_field_is_a_typed_flag(path):
 def test_the_help_of_a_part_describes_each_name(path):
   lines = parse()[f'config.{path}'].help.splitlines()
   for line, name in zip(lines[1:], PARTS[path], strict=True):
-    assert re.fullmatch(rf'{name}: \S.{{3,110}}', line)
+    assert re.fullmatch(rf'{name}: \S.{{3,}}', line), line
 
 
 @pytest.mark.parametrize('path', PARTS)
