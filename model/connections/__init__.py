@@ -3,6 +3,9 @@
 In: the residual state and the output of a branch. Out: the input of a branch, and the new state.
 """
 
+from model.connections import norm_placement  # noqa: F401 - the first in every list
+
+# isort: split
 from model.connections import (  # noqa: F401 - each registers its designs
   attention_residuals,
   block_input,
@@ -14,7 +17,6 @@ from model.connections import (  # noqa: F401 - each registers its designs
   hyper_connections,
   manifold_hyper_connections,
   mixed_placement,
-  norm_placement,
   two_streams,
   value_residual,
 )

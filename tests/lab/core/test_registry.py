@@ -18,6 +18,7 @@ TINY = {
   'model.vocab_size': 16, 'model.num_layers': 2, 'model.d_model': 16, 'model.unroll': 1, 'data.sequence_length': 8,
   'run.batch_size': 2,
 }  # fmt: skip
+QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}  # to compile, not to run
 
 
 def test_experiments_are_found_and_other_modules_are_not():
@@ -67,16 +68,15 @@ def test_the_variants_of_heads_have_equal_parameters_and_flops(tmp_path):
 
 @functools.cache
 def two_steps(config: Config):
-  """The loss before each of two steps, and the parameters after them."""
+  """The loss before each of two steps, and the parameters before and after them."""
   tokens = np.random.default_rng(0).integers(0, 16, (2, 9), np.int32)
   batch = {'inputs_BT': tokens[:, :-1], 'targets_BT': tokens[:, 1:], 'weights_BT': np.ones((2, 8), np.float32)}
-  state = jax.jit(functools.partial(init_state, config))(0)
-  step = jax.jit(make_train_step(config))
-  losses = []
+  state = jax.jit(functools.partial(init_state, config), compiler_options=QUICK)(0)
+  step, initial, losses = jax.jit(make_train_step(config), compiler_options=QUICK), state.params, []
   for _ in range(2):
     state, metrics = step(state, batch)
     losses.append(float(metrics['scalars']['train/loss']))
-  return losses, state.params
+  return losses, initial, state.params
 
 
 def variants() -> list[tuple[str, str]]:
@@ -98,9 +98,8 @@ def test_every_variant_takes_two_steps_and_differs_from_the_baseline(name, varia
   experiment = registry.find_experiment(name)
   runs = plan.plan_runs(plan.select(experiment, [], [0]), Config(), TINY, tmp_path)
   config = {run.variant: run.config for run in runs}
-  losses, params = two_steps(config[variant])
+  losses, initial, params = two_steps(config[variant])
   assert np.all(np.isfinite(losses))
-  initial = jax.jit(functools.partial(init_state, config[variant]))(0).params
   assert any(jnp.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(initial), strict=True))
   if variant != experiment.baseline:
     assert two_steps(config[experiment.baseline])[0] != losses
