@@ -16,7 +16,6 @@ from lab.cli.command_line import parse_flags
 from lab.commands.request import resolve
 from lab.core import plan, registry
 from model.activations import ACTIVATIONS
-from model.connections import CONNECTIONS
 
 PROJECT = Path(train.__file__).parent
 README = (PROJECT / 'README.md').read_text('utf8')
@@ -55,9 +54,7 @@ def test_the_commands_of_reproduce_parse():
 
 
 def test_tables_list_the_values_of_the_config():
-  (placements,) = re.findall(r'^\| `model\.connection` \| (.*) \|$', PAGES, re.MULTILINE)
   (activations,) = re.findall(r'^\| `model\.feed_forward` \| (.*) \|$', PAGES, re.MULTILINE)
-  assert re.findall(r'`(\w+)`', placements) == list(CONNECTIONS)
   assert set(re.findall(r'`(\w+)`', activations)) == set(ACTIVATIONS)
 
 
