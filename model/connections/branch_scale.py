@@ -74,7 +74,7 @@ class StochasticDepth(PreNorm):
 
   def term(self, y_BTD, site):
     y_BTD, p_last = super().term(y_BTD, site), self.config.connection_options.p_last
-    if site.key is None or p_last == 1:
+    if site.key is None:
       return y_BTD
     p = p_last + (1 - site.index / site.total) * (1 - p_last)
     keep_B11 = jax.random.bernoulli(site.key, p, (len(y_BTD), 1, 1))

@@ -104,7 +104,7 @@ def test_stochastic_depth_has_the_expectation_of_the_deterministic_pass_for_line
   np.testing.assert_array_less(np.abs(samples.mean(0) - exact), 5 * samples.std(0) / sequences**0.5)
 
 
-@pytest.mark.parametrize('more', [{}, {'parallel': True}], ids=str)
+@pytest.mark.parametrize('more', [{}, {'parallel': True}, {'dropout': 0.5}], ids=str)
 @pytest.mark.parametrize('connection', ['layer_scale', 'stochastic_depth:p_last=1'])
 def test_a_factor_of_1_is_pre(connection, more):
   config, plain = tiny(connection=connection, **more), tiny(**more)
@@ -112,7 +112,7 @@ def test_a_factor_of_1_is_pre(connection, more):
   scales = {name: jnp.ones((2, 8)) for name in param_shapes(config)['blocks'] if name.endswith('channel_scale')}
   params = expected | {'blocks': expected['blocks'] | scales}
   np.testing.assert_array_equal(logits(config, params, key), logits(plain, expected, key))
-  assert not config.stochastic
+  assert config.stochastic == plain.stochastic
 
 
 @pytest.mark.parametrize('more', [{'rezero': True}, {'parallel': True}], ids=str)

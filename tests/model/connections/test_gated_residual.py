@@ -1,4 +1,5 @@
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -80,10 +81,13 @@ def test_parameters_and_flops_beyond_those_of_pre(gate, kernels):
   assert flops_per_token(config, 7) - flops_per_token(plain, 7) == 6 * extra
 
 
-def test_the_stream_is_float32_when_products_are_bfloat16():
-  config = tiny(connection='gated_residual', dtype='bfloat16')
-  exact = tiny(connection='gated_residual')
+def test_gates_and_stream_are_float32_when_products_are_bfloat16():
+  config = tiny(connection='gated_residual', feed_forward='relu', dtype='bfloat16')
+  exact = tiny(connection='gated_residual', feed_forward='relu')
   params = model_params(config)
+  program = str(jax.make_jaxpr(lambda params: apply(config, params, TOKENS)[0])(params))
+  assert len(re.findall(r'f32\[[^]]*\] = (?:logistic|tanh)', program)) == 2 * 3  # r, z and the candidate
+  assert not re.search(r'bf16\[[^]]*\] = (?:logistic|tanh)', program)
   half = logits(config, params)
   assert half.dtype == jnp.float32
   assert 1e-4 < distance(half, logits(exact, params)) < 0.05
