@@ -1,6 +1,7 @@
 """Several residual streams that learned weights mix, and that each sublayer reads from and writes to."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,6 @@ from flax import nnx
 
 from model.connections.base import Connection, Ends, connection
 from model.field_checks import ConfigError
-from model.kernels.projection import project
 from model.linear import Linear
 from model.norm import EPSILON
 
@@ -139,7 +139,10 @@ class HyperConnections(SeveralStreams):
   @staticmethod
   def _dynamic(x_BTD, *projections: Linear) -> list[jax.Array]:
     scale_BT1 = inverse_rms((x_BTD,))
-    return [jnp.tanh(scale_BT1 * projected) for projected in project(x_BTD, projections)]
+    # Not flattened: under the scan a reshaped copy of each stream would be stored for the backward pass.
+    projected = x_BTD @ jnp.concatenate([projection.kernel[...] for projection in projections], 1)
+    ends = list(itertools.accumulate(projection.kernel.shape[1] for projection in projections))[:-1]
+    return jnp.split(jnp.tanh(scale_BT1 * projected), ends, -1)
 
 
 def inverse_rms(streams: Streams) -> jax.Array:

@@ -73,9 +73,9 @@ class ManifoldHyperConnections(SeveralStreams):
   def _weight_logits(self, streams: Streams, *names: str) -> list[jax.Array]:
     kernels = [getattr(self, f'{name}_projection').kernel[...] for name in names]
     by_stream = jnp.split(jnp.concatenate(kernels, 1), len(streams))
-    # One product for each stream: their concatenation would be stored for the backward pass.
-    products = [x_BTD.reshape(-1, x_BTD.shape[-1]) @ kernel for x_BTD, kernel in zip(streams, by_stream, strict=True)]
-    joined = sum(products[1:], products[0]).reshape(*streams[0].shape[:2], -1)
+    # One product for each stream, not flattened: a concatenated or reshaped copy would be stored for the backward pass.
+    products = [x_BTD @ kernel for x_BTD, kernel in zip(streams, by_stream, strict=True)]
+    joined = sum(products[1:], products[0])
     ends = list(itertools.accumulate(kernel.shape[1] for kernel in kernels))[:-1]
     scale_BT1 = inverse_rms(streams)
     return [
@@ -92,11 +92,12 @@ def sinkhorn(logits: jax.Array) -> jax.Array:
   """
 
   def iterate(_, logits):
-    for axis in (-2, -1):
+    for axis in (0, 1):
       logits = logits - jax.nn.logsumexp(logits, axis, keepdims=True)
     return logits
 
-  return jnp.exp(jax.lax.fori_loop(0, ITERATIONS, iterate, logits))
+  first = jnp.moveaxis(logits, (-2, -1), (0, 1))  # sums over leading axes are twice as fast as over short last ones
+  return jnp.moveaxis(jnp.exp(jax.lax.fori_loop(0, ITERATIONS, iterate, first)), (0, 1), (-2, -1))
 
 
 def permutation_mixture(logits: jax.Array, n: int) -> jax.Array:
