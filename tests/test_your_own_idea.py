@@ -176,7 +176,9 @@ def test_the_guide_runs(tmp_path, monkeypatch):
     small = [*TINY, '--config.run.steps=6']
     if script == 'train.py':
       small = (
-        [] if '--compare' in line or '--list' in line else [*small, *([] if '--tune' in line else ['--seeds=0,1'])]
+        []
+        if '--compare' in line or '--list' in line
+        else [*small, '--variants=pre,my_gate_open' if '--tune' in line else '--seeds=0,1']
       )
     elif '--run' in line:
       small = []
