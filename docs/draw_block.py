@@ -19,7 +19,7 @@ from model.connections import CONNECTIONS, Site
 from model.connections.norm_placement import OneStream
 
 PICTURE = Path(__file__).with_name('block.svg')
-PLACEMENTS = tuple(name for name, part in CONNECTIONS.items() if issubclass(part, OneStream))
+PLACEMENTS = tuple(name for name, part in CONNECTIONS.items() if part.__module__ == OneStream.__module__)
 WIDTH, HEIGHT = 900, 224 + 114 * math.ceil(len(PLACEMENTS) / 3)
 NORM, BRANCH = '#FBE3B5', '#D3E6F3'  # fills
 NOTES = {'deepnorm': 'a = (2L)^¼', 'sandwich': 'M: a second norm'}

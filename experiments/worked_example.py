@@ -4,6 +4,8 @@ Command: python reproduce.py --only=worked_example
 Time: 2 seconds.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
@@ -14,6 +16,7 @@ from lab.reproduce.article_block import AVERAGE, THREE_TO_ONE, X, article_config
 from lab.reproduce.model_parts import NO_TAPS, module_with_weights
 from model.attention import Attention
 from model.block import Block
+from model.connections import Site
 from model.feed_forward import FeedForward
 from model.linear import Linear
 
@@ -83,8 +86,8 @@ def logit_ratios(x_BTD: jax.Array) -> dict:
   ratios = {}
   for name, placement in (('doubled', 'none'), ('doubled_under_norm', 'pre')):
     block = module_with_weights(Block, article_config(num_heads=2, connection=placement), weights)
-    norm = block.attention_norm or (lambda x: x)
-    once, twice = (_logits(block.attention, norm(x)) for x in (x_BTD, 2 * x_BTD))
+    read = functools.partial(block.attention_connection.read, site=Site(jnp.array(1), 2))
+    once, twice = (_logits(block.attention, read(x)) for x in (x_BTD, 2 * x_BTD))
     ratios[name] = jnp.max(twice / once)
   return ratios
 

@@ -55,7 +55,7 @@ CASES = {
   '--depths=4 --noconfig.model.causal': 'model.causal=False lets every position attend to the token it predicts',
   '--dephts=4': "unknown flag --dephts: did you mean 'depths'?",
   'runs/block': "unexpected argument 'runs/block'",
-  '--connection=peri': '--connection=peri',
+  '--connection=peri': "model.connection='peri': must be one of pre, post",
 }
 DRIVER = """
 import contextlib, io, json, shlex, sys

@@ -16,11 +16,11 @@ from model.kernels.plain_attention import plain_attention
 from model.transformer import apply
 
 
-def accelerator(q, k, v, causal, documents_BT, dropout, dropout_key):
+def accelerator(q, k, v, causal, documents_BT, dropout, dropout_key, sink_H):
   """As `dot_product_attention` on a GPU or TPU without cuDNN's kernel."""
   assert documents_BT is None
-  if dropout_key is not None:
-    return plain_attention(q, k, v, causal, documents_BT, dropout, dropout_key)
+  if dropout_key is not None or sink_H is not None:
+    return plain_attention(q, k, v, causal, documents_BT, dropout, dropout_key, sink_H)
   return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation='xla')
 
 
