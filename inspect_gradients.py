@@ -39,11 +39,11 @@ STEP = flags.DEFINE_string(
   'files for comparison.',
 )
 DEPTHS = flags.DEFINE_list('depths', [], 'Inspect the config at initialisation with each of these numbers of layers.')
-EXPERIMENT = flags.DEFINE_string(
-  'experiment',
-  None,
-  'Inspect every variant of this experiment, a name or the path of a file, at initialisation.',
-)
+EXPERIMENT = flags.DEFINE_multi_string(
+  'experiment', [], 'Inspect every variant of this experiment, a name or the path of a file, at initialisation. With '
+  '--run or --compare: an experiment file that registered a part of the model of a run, which is executed; repeat the '
+  'flag for several files.',
+)  # fmt: skip
 BATCHES = flags.DEFINE_integer(
   'batches', 8, 'The number of batches to measure on; the intervals are over batches.', lower_bound=2
 )
@@ -64,7 +64,7 @@ def main(console: Console) -> int:
     out=OUT.value,
     config_file=flags.FLAGS.config,
     changes=config_changes(),
-    experiment=EXPERIMENT.value,
+    experiments=tuple(EXPERIMENT.value),
     command=shlex.join(['python', *sys.argv]),
   )
   return command.inspect(options, console)

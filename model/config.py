@@ -139,15 +139,17 @@ class ModelConfig:
     object.__setattr__(self, 'idea_file', file)
     part.check(self)
 
+  def _parts(self) -> list[tuple[Registry[Any], str]]:
+    """The name of each part of the model that an experiment file may register, with the registry of its kind."""
+    connection = parse_setting(self.connection, 'model.connection')[0]
+    return [(CONNECTIONS, connection), (NORMS, self.norm), (ACTIVATIONS, self.feed_forward)]
+
   def _origin(self) -> tuple[str, str]:
     """The values of `idea` and `idea_file`, by the parts that are registered now."""
-    parts: list[tuple[Registry[Any], str]] = [
-      (CONNECTIONS, parse_setting(self.connection, 'model.connection')[0]),
-      (NORMS, self.norm),
-      (ACTIVATIONS, self.feed_forward),
-    ]
     files = {
-      file: registry.checksum(name) for registry, name in parts if name in registry and (file := registry.origin(name))
+      file: registry.checksum(name)
+      for registry, name in self._parts()
+      if name in registry and (file := registry.origin(name))
     }
     if len(files) > 1:
       raise ConfigError(f'{" and ".join(map(str, files))} each register a part of one model: put both into one file')
@@ -172,6 +174,7 @@ class ModelConfig:
   @property
   def gated(self) -> bool:
     """Whether the feed-forward multiplies two projections (Shazeer 2020)."""
+    self._check_loaded()
     return ACTIVATIONS[self.feed_forward].gated
 
   @property
@@ -182,6 +185,15 @@ class ModelConfig:
     return round(4 * self.d_model * 2 / 3) if self.gated else 4 * self.d_model
 
   @property
+  def own_parts(self) -> list[str]:
+    """The parts that are not built in: ['connection my_gate', ...]."""
+    return [
+      f'{registry.kind} {name}'
+      for registry, name in self._parts()
+      if name not in registry or registry.origin(name) is not None
+    ]
+
+  @property
   def is_loaded(self) -> bool:
     """Whether the parts of the model are the registered ones, and not those of another text of the file `idea`."""
     return not self.idea or self.idea == self._origin()[0]
@@ -189,9 +201,12 @@ class ModelConfig:
   @property
   def connection_class(self) -> type[Connection]:
     """The class of the connection around every sublayer."""
+    self._check_loaded()
+    return CONNECTIONS[parse_setting(self.connection, 'model.connection')[0]]
+
+  def _check_loaded(self) -> None:
     if not self.is_loaded:
       raise ConfigError(f'{self.idea_file} is not loaded with the text that this config was created with')
-    return CONNECTIONS[parse_setting(self.connection, 'model.connection')[0]]
 
   @property
   def stochastic(self) -> bool:

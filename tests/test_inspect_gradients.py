@@ -24,6 +24,9 @@ TINY = {
 
 CASES = {
   '': 'pass one of --run',
+  '--run=run --experiment=nowhere.py': '--experiment=nowhere.py: no such file',
+  '--run=run --experiment=cut.py': 'cut.py, line 1: not valid Python',
+  '--experiment=block --experiment=heads': '--experiment is given twice',
   '--run=nowhere': 'there is no run in nowhere: pass a run directory',
   '--run=run --config=configs/tiny.py': 'pass one of --run',
   '--run=run --compare=run': 'pass one of --run',
@@ -93,6 +96,7 @@ def test_documented_commands_parse_and_invalid_ones_are_refused_in_one_line(tmp_
   (tmp_path / 'damaged').mkdir()
   (tmp_path / 'damaged/config.json').write_text('{')
   (tmp_path / 'file').write_text('')
+  (tmp_path / 'cut.py').write_text('x = (')
   (tmp_path / 'nowhere_link').symlink_to('nowhere')
   before = sorted(tmp_path.rglob('*'))
   documented = commands_of('inspect_gradients')

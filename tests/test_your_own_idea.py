@@ -100,9 +100,7 @@ def test_a_changed_file_is_named_with_a_new_workdir(folder, capfd):
     plan.check_directories(planned_runs(run))
   assert 'another run (the file gated.py sha256 ' in str(refused.value)
   assert str(refused.value).endswith(f': use --workdir={folder}/runs_2 for this run')
-  assert_refused(
-    [*run, '--extend', '--config.run.steps=900'], 'my ideas/gated.py has changed: the run us', folder, capfd
-  )
+  assert_refused([*run, '--extend', '--config.run.steps=900'], 'my ideas/gated.py has changed: ', folder, capfd)
 
 
 def planned_runs(arguments):
@@ -141,13 +139,18 @@ def test_an_idea_is_trained_killed_resumed_inspected_and_edited(folder):
   config = json.loads((directory / 'config.json').read_text())
   assert config['model.idea_file'] == str(file)
   assert 'model.idea' not in json.loads((folder / 'runs/gated/pre/seed_0/config.json').read_text())
-  inspected = command('inspect_gradients.py', f'--run={directory}', '--batches=2')
+  inspection = ['inspect_gradients.py', f'--run={directory}', '--batches=2']
+  unnamed = command(*inspection)
+  assert (unnamed.returncode, unnamed.stderr.count('\n')) == (2, 1)
+  assert f"add '--experiment={file}' to execute that file" in unnamed.stderr
+  inspected = command(*inspection, arguments[0])
   assert inspected.returncode == 0, inspected.stderr
   file.write_text(GATE.replace('sigmoid', 'tanh'))
-  for refused in (command('train.py', *arguments), command('inspect_gradients.py', f'--run={directory}')):
+  for refused in (command('train.py', *arguments), command(*inspection, arguments[0])):
     assert refused.returncode == 2
     assert refused.stderr.count('\n') == 1
     assert 'gated.py' in refused.stderr
+    assert 'changed' in refused.stderr
   assert command('train.py', *arguments, '--workdir=runs_2', '--config.run.steps=20').returncode == 0
   assert project_files() == before
   assert sorted(path.name for path in file.parent.iterdir()) == ['gated.py']

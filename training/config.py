@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.config import ModelConfig
-from model.field_checks import ConfigError
+from model.field_checks import ConfigError, check_types
 from training.config_sections import DataConfig, InspectConfig, MeshConfig, OptimizerConfig, RunConfig
-from training.ideas import is_loaded, load_recorded
+from training.ideas import RECORDED, is_loaded
 from training.known_names import RENAMED, check_names
 
 IDEA, IDEA_FILE = 'model.idea', 'model.idea_file'  # only in configs with a part that is not built in
@@ -81,22 +81,22 @@ class Config:
     return {path: value for path, value in flat.items() if value or path not in (IDEA, IDEA_FILE)}
 
   @classmethod
-  def from_flat(cls, flat: Mapping[str, Any], loads: bool = True) -> 'Config':
+  def from_flat(cls, flat: Mapping[str, Any]) -> 'Config':
     """The inverse of to_flat; missing fields take their defaults.
+
+    No file is executed: if a part of the model was registered by a file whose text is not loaded, the config can be
+    compared and written again, but its model cannot be built; see `training.ideas.check_loaded`.
 
     Args:
       flat: values by path.
-      loads: whether to load the file that registered a part of the model, if its text is not loaded yet. Otherwise the
-        config can be compared and written again, but its model cannot be built.
 
     Raises:
-      ConfigError: for an unknown path (the message suggests the nearest known one) or an invalid value, or if that file
-        is gone or has changed.
+      ConfigError: for an unknown path (the message suggests the nearest known one) or an invalid value.
     """
     flat = with_present_names(flat)
-    idea, file = (str(flat.pop(path, '')) for path in (IDEA, IDEA_FILE))
-    if idea and loads:
-      load_recorded(idea, file)
+    idea, file = (flat.pop(path, '') for path in (IDEA, IDEA_FILE))
+    if idea and not RECORDED.fullmatch(str(idea)):
+      raise ConfigError(f'{IDEA}={str(idea)[:100]!r}: must be the name of a file and its sha256, as it was recorded')
     check_names(flat, known_paths(), 'config key')
     by_section: dict[str, Any] = {}
     for name, section in sections().items():
@@ -112,12 +112,13 @@ class Config:
     return Config.from_flat({**self.to_flat(), **changes})
 
 
-def _unloaded_model(values: Mapping[str, Any], idea: str, file: str) -> ModelConfig:
+def _unloaded_model(values: Mapping[str, Any], idea: str, file: Any) -> ModelConfig:
   """The config of a model with parts of a file that is not loaded."""
   model = ModelConfig(**{field: value for field, value in values.items() if field not in PARTS})
   parts = {field: value for field, value in values.items() if field in PARTS}
   for field, value in {**parts, 'idea': idea, 'idea_file': file}.items():
     object.__setattr__(model, field, value)
+  check_types(model, 'model')
   return model
 
 

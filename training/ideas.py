@@ -1,8 +1,15 @@
-"""Experiment files that register parts of the model: loads them by path, and knows their texts by their checksums."""
+"""Experiment files that register parts of the model: loads them by path, and knows their texts by their checksums.
+
+Loading a file executes it. The config of a run only names a file: reading a run never executes it. It is executed if
+the user names it in the same command, or if a worker trains a run of such a command.
+"""
 
 import ast
 import hashlib
 import importlib.util
+import os
+import re
+import shlex
 import sys
 import sysconfig
 import traceback
@@ -14,10 +21,12 @@ from typing import NamedTuple
 
 import jax
 
+from model.config import ModelConfig
 from model.field_checks import ConfigError
 from model.registry import REGISTRIES, loading
 
 PROJECT = Path(__file__).parent.parent
+RECORDED = re.compile('[^/]+ sha256 [0-9a-f]{64}')  # ModelConfig.idea
 INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ('stdlib', 'platstdlib', 'purelib', 'platlib')})
 
 
@@ -85,30 +94,67 @@ def load(path: Path) -> ModuleType:
   return module
 
 
-def load_recorded(idea: str, file: str) -> None:
-  """Loads the file that registered a part of a recorded run's model, unless its text is already loaded.
+def load_named(model: ModelConfig) -> None:
+  """Loads the file that registered a part of a model, unless its text is already loaded; it executes the file.
+
+  Only for a model that the user's command has named, as in a worker that trains a run of that command.
 
   Args:
-    idea: the name and the checksum of the file, as in `ModelConfig.idea`.
-    file: its path when the run was trained.
+    model: of a config whose file may not be loaded.
 
   Raises:
     ConfigError: if the file is gone or has another text, or cannot be loaded.
   """
-  if is_loaded(idea):
+  if model.is_loaded:
     return
-  path = Path(file)
-  what = f'the run uses a part that {describe_idea(idea)} registered'
+  path = Path(model.idea_file)
+  what = _describe_use(model, 'this run')
   if not path.is_file():
     raise ConfigError(f'{path} does not exist: {what}; restore the file with the same text')
-  if (checksum := hashlib.sha256(_read(path)).hexdigest()) != _checksum(idea):
+  _check_text(path, hashlib.sha256(_read(path)).hexdigest(), model, what)
+  load(path)
+  if not is_loaded(model.idea):
+    raise ConfigError(f'{path} registers no part of the model, but {what}: the config.json of the run is damaged')
+
+
+def check_loaded(model: ModelConfig, run: Path) -> None:
+  """Refuses a recorded model with a part of a file that is not loaded; executes and reads nothing.
+
+  Args:
+    model: of the config of a recorded run.
+    run: the directory of the run, for messages.
+
+  Raises:
+    ConfigError: naming the part and its file, and the flag with which the user allows that the file is executed; or
+      stating that the file has changed or is gone.
+  """
+  if model.is_loaded:
+    return
+  path, what = Path(model.idea_file), _describe_use(model, str(run))
+  for file, loaded in _loaded.items():
+    if file == path or file.name == _name(model.idea):
+      _check_text(file, loaded.checksum, model, what)
+  if not os.path.isfile(path):  # also if its name is too long
+    raise ConfigError(f'{path} does not exist: {what}; restore it, or add --experiment with the path of the same text')
+  raise ConfigError(f'{what}: add {shlex.quote(f"--experiment={path}")} to execute that file')
+
+
+def _check_text(path: Path, checksum: str, model: ModelConfig, what: str) -> None:
+  """Raises ConfigError if the text of a file is not the one that registered a part of a recorded model."""
+  if checksum != _checksum(model.idea):
     raise ConfigError(
       f'{path} has changed: {what}, and its text is now sha256 {checksum[:8]}: restore it for this run, or train the '
       'changed idea in another --workdir'
     )
-  load(path)
-  if not is_loaded(idea):
-    raise ConfigError(f'{path} registers no part of the model, but {what}: the config.json of the run is damaged')
+
+
+def _describe_use(model: ModelConfig, run: str) -> str:
+  """'runs/x uses the connection my_gate that my_gate.py (sha256 1f2e3d4c) registers'."""
+  parts = ' and the '.join(model.own_parts)
+  return (
+    f'{run} uses {f"the {parts}" if parts else "a part"} that {_name(model.idea)} (sha256 {_checksum(model.idea)[:8]}) '
+    'registers'
+  )
 
 
 def is_loaded(idea: str) -> bool:
@@ -119,13 +165,17 @@ def is_loaded(idea: str) -> bool:
 
 def describe_idea(idea: str) -> str:
   """'my_gate.py sha256 1f2e3d4c', with the first digits of the checksum."""
-  return f'{idea.rpartition(" ")[0]} {_checksum(idea)[:8]}'
+  return f'{_name(idea)} sha256 {_checksum(idea)[:8]}'
 
 
 def line_in(error: BaseException, file: Path) -> int | None:
   """The last line of a file that was executing when an error was raised; None if there is none."""
   frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
   return frames[-1].lineno if frames else None
+
+
+def _name(idea: str) -> str:
+  return idea.rpartition(' sha256 ')[0]
 
 
 def _checksum(idea: str) -> str:

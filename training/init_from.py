@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from training.config import Config, ConfigError
 from training.digests import Damaged
+from training.ideas import check_loaded
 from training.identity import identity_of
 from training.mesh import by_rule
 from training.paths import parse_path
@@ -23,12 +24,17 @@ def check_source(config: Config) -> Path:
   """The newest checkpoint of the run that config.run.init_from names.
 
   Raises:
-    ConfigError: if the run or its checkpoint is missing, or its model differs from this run's (naming every field).
+    ConfigError: if the run or its checkpoint is missing, a part of its model was registered by a file that is not
+      loaded, or its model differs from this run's (naming every field).
   """
   run = parse_path(config.run.init_from, '--init_from')
   stored = read_config(run)
   if stored is None:
     raise ConfigError(f'--init_from={run}: not a run (no config.json): pass one, such as runs/block/baseline/seed_0')
+  try:
+    check_loaded(Config.from_flat(stored).model, run)
+  except ConfigError as error:
+    raise ConfigError(f'--init_from={run}: {error}') from None
   models = [
     {path: value for path, value in identity_of(flat).items() if path.startswith('model.')}
     for flat in (stored, config.to_flat())

@@ -4,6 +4,9 @@ config = Config.from_flat(json.load(open('runs/block/baseline/seed_0/config.json
 params = model.init(config.model, jax.random.key(0))
 batch = next(train_batches(load_data(config), config.run.batch_size, seed=0, start_step=0, num_steps=1))
 inspect(config, params, batch)['cosine']  # (layers, 2)
+
+If an experiment file registered a part of the model, `training.ideas.load(Path('ideas/my_gate.py'))` comes before these
+lines: it executes the file, which reading a run never does.
 """
 
 import functools

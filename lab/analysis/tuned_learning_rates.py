@@ -36,7 +36,7 @@ def tuning_settings(experiment: Experiment, scale: Config, changes: Changes) -> 
 
 def tuning_differences(found: Tuning, experiment: Experiment, scale: Config, changes: Changes) -> str:
   """Describes how the settings of a tuning differ from those of the experiment; empty if the tuning applies."""
-  then = identity(Config.from_flat(found.about['settings'], loads=False))  # fields added since then had their default
+  then = identity(Config.from_flat(found.about['settings']))  # fields added since then had their default
   differing = differences(then, tuning_settings(experiment, scale, changes) | {path: then[path] for path in NOT_FIXED})
   declared = found.about['variants']
   others = [name for name, own in experiment.variants.items() if name in declared and declared[name] != dict(own)]

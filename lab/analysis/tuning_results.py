@@ -138,7 +138,7 @@ def read_tuning(path: Path) -> Tuning | None:
   head = [line.removeprefix('# ').partition(': ') for line in lines if line.startswith('# ')]
   try:
     about = {name: json.loads(value) for name, _, value in head}
-    Config.from_flat(about['settings'], loads=False)
+    Config.from_flat(about['settings'])
     about['variants'] = {name: with_present_names(changes) for name, changes in about['variants'].items()}
     about['settings'] = with_present_names(about['settings'])
     dict(about['variants']), about['data_checksum']

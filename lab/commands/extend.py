@@ -10,6 +10,7 @@ from lab.core.find_runs import describe_runs, find_runs
 from lab.core.names import name_from_changes
 from lab.core.run import Run
 from training.config import Config, ConfigError
+from training.ideas import check_loaded
 from training.identity import identity
 from training.run_files.result import RESULT
 
@@ -87,6 +88,7 @@ def mark_tuned(runs: Sequence[Run], tuning: Tuning | None) -> list[Run]:
 
 
 def _extended(run: Run, steps: int, changes: Changes) -> Run:
+  check_loaded(run.config.model, run.directory)
   stored = run.config.to_flat()
   for path in changed_settings(changes):
     if stored[path] != changes[path]:

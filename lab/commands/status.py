@@ -93,7 +93,7 @@ def print_status(runs: Sequence[Run], console: Console, extend: bool = False) ->
       stored = stored_run.read_config(run.directory)
       if stored is None:  # only a checkpoint identifies the run
         raise
-      shown.append(dataclasses.replace(run, config=Config.from_flat(stored, loads=False)))
+      shown.append(dataclasses.replace(run, config=Config.from_flat(stored)))
       others.append(error.what)
   _print_table({run: status_of(run) for run in shown}, console)
   if others:

@@ -29,12 +29,11 @@ class FoundRuns(NamedTuple):
 
 
 def find_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
-  """Finds the runs in a work directory.
+  """Finds the runs in a work directory. The files that registered parts of their models are not executed.
 
   Args:
     workdir: the work directory.
-    experiment: find only the runs of this experiment, without its tuning runs. None: find all runs; the files that
-      registered parts of their models are not loaded.
+    experiment: find only the runs of this experiment, without its tuning runs. None: find all runs.
   """
   found = FoundRuns([], [], [])
   for name in sorted(_folders(workdir)) if experiment is None else [experiment]:
@@ -49,8 +48,7 @@ def find_runs(workdir: Path, experiment: str | None = None) -> FoundRuns:
           continue
         result, seed = read_result(directory) or {}, int(directory.name.removeprefix('seed_'))
         tuned = result.get('learning_rate_tuned', False)
-        config = Config.from_flat(flat, loads=experiment is not None)
-        found.runs.append(Run(run_experiment, variant, seed, config, directory, tuned))
+        found.runs.append(Run(run_experiment, variant, seed, Config.from_flat(flat), directory, tuned))
       except ConfigError as error:
         found.damaged.append(f'{directory}: {error}')
   return found

@@ -68,14 +68,7 @@ def load_experiment(text: str) -> Experiment:
     ConfigError: if there is no such file, it is invalid (the message has the line), or its name is that of another
       experiment.
   """
-  path = parse_path(text, '--experiment').absolute()
-  if path.is_dir():
-    raise ConfigError(f'--experiment={text}: is a folder: pass a Python file that defines EXPERIMENT')
-  if not path.is_file():
-    others = [str(Path(text).parent / other.name) for other in path.parent.glob('*.py')]
-    raise ConfigError(f'--experiment={text}: no such file{nearest_name(text, others)}')
-  if path.suffix != '.py':
-    raise ConfigError(f'--experiment={text}: the name of a Python file ends in .py: rename it')
+  path = find_file(text)
   if path.parent.resolve() == FOLDER.resolve():
     return find_experiment(path.stem)
   if path.stem in (*experiment_names(), *REPLACED_BY, 'custom'):
@@ -99,6 +92,23 @@ def load_experiment(text: str) -> Experiment:
   except ConfigError as error:
     raise ConfigError(f'{path}, line {lines["EXPERIMENT"]}: {error}') from None
   return dataclasses.replace(value, name=path.stem)
+
+
+def find_file(text: str) -> Path:
+  """The absolute path of the experiment file that --experiment specifies by its path; the file is not read.
+
+  Raises:
+    ConfigError: if there is no such file, or it is not named like a Python file.
+  """
+  path = parse_path(text, '--experiment').absolute()
+  if path.is_dir():
+    raise ConfigError(f'--experiment={text}: is a folder: pass a Python file that defines EXPERIMENT')
+  if not path.is_file():
+    others = [str(Path(text).parent / other.name) for other in path.parent.glob('*.py')]
+    raise ConfigError(f'--experiment={text}: no such file{nearest_name(text, others)}')
+  if path.suffix != '.py':
+    raise ConfigError(f'--experiment={text}: the name of a Python file ends in .py: rename it')
+  return path
 
 
 def find_experiment_or_none(name: str) -> Experiment | None:

@@ -18,6 +18,7 @@ from lab.inspect import gradient_figures, gradient_files, gradient_table
 from lab.inspect.gradients import GradientSamples, InspectedModel, as_dataframe, as_json, measure_with_retries
 from lab.inspect.run_steps import select_steps
 from model.part_checks import check_parts
+from training import ideas
 from training.code_version import PROJECT
 from training.config import ConfigError
 from training.files import write_atomically, write_json
@@ -34,6 +35,7 @@ class InspectOptions:
   Attributes:
     config_file: the scale file of --config, or None.
     changes: the config fields set on the command line, by path.
+    experiments: the values of --experiment.
     command: the shell command that repeats the measurement.
   """
 
@@ -46,7 +48,7 @@ class InspectOptions:
   config_file: str | None
   changes: Mapping[str, Any]
   command: str
-  experiment: str | None = None
+  experiments: tuple[str, ...] = ()
 
 
 def inspect(options: InspectOptions, console: Console) -> int:
@@ -95,7 +97,7 @@ def _default_directory(options: InspectOptions, models: Sequence[InspectedModel]
     names = [_run_name(directory, directories) for directory in directories]
     return Path('runs/gradients') / gradient_files.directory_name_for_runs(names, directories, step)
   scale, changes = (
-    Path(options.experiment or options.config_file or 'tiny').stem,
+    Path(next(iter(options.experiments), options.config_file or 'tiny')).stem,
     name_from_changes(options.changes, default=''),
   )
   configs = [model.config for model in models]
@@ -105,7 +107,7 @@ def _default_directory(options: InspectOptions, models: Sequence[InspectedModel]
 def _models(options: InspectOptions, directories: Sequence[Path]) -> list[InspectedModel]:
   """The models to measure. All flags are checked here, before anything is computed."""
   changes, config = options.changes, options.config_file
-  declared = options.experiment or config or changes or options.depths
+  declared = config or changes or options.depths or (options.experiments and not directories)
   if sum(map(bool, (options.run, options.compare, declared))) != 1:
     raise ConfigError(
       'pass one of --run=DIR, --compare=DIR,DIR and --config=FILE (or config fields, or --depths, or --experiment)'
@@ -113,12 +115,16 @@ def _models(options: InspectOptions, directories: Sequence[Path]) -> list[Inspec
   if directories:
     if len(set(directories)) < len(directories):
       raise ConfigError('--compare names a run twice')
+    for file in options.experiments:
+      ideas.load(registry.find_file(file))
     runs = {directory: open_run(directory) for directory in directories}
     return [
       InspectedModel(_run_name(directory, directories), config, step, directory)
       for directory, (config, checkpoints) in runs.items()
       for step in select_steps(directory, checkpoints, options.step or 'latest')
     ]
+  if len(options.experiments) > 1:
+    raise ConfigError('--experiment is given twice: pass one, except with --run or --compare')
   if options.step not in (None, 'init', '0'):
     raise ConfigError(f'--step={options.step} needs --run or --compare: a config only has initial parameters')
   if changes.get('run.init_from'):
@@ -141,10 +147,11 @@ def _declared_models(options: InspectOptions) -> list[InspectedModel]:
   With --depths, the model of an experiment is that of its base, with the changes on the command line.
   """
   changes, config = options.changes, options.config_file
-  experiment = registry.find(options.experiment) if options.experiment else None
+  named = next(iter(options.experiments), None)
+  experiment = registry.find(named) if named else None
   scale = load_config(config or str(PROJECT / (experiment.config if experiment else 'configs/tiny.py')))
   if experiment is None or options.depths:
-    name = ', '.join(str(value) for value in changes.values()) or Path(options.experiment or config or 'tiny').stem
+    name = ', '.join(str(value) for value in changes.values()) or Path(named or config or 'tiny').stem
     return [InspectedModel(name, scale.replace({**(experiment.base if experiment else {}), **changes}))]
   return [
     InspectedModel(name, scale.replace({**experiment.base, **changes, **own}))

@@ -31,6 +31,7 @@ from lab.cli import signals
 from lab.launch import distributed, failure_causes
 from lab.launch.parent_watch import STOP_CHECK_WITHIN, ParentWatch
 from lab.launch.process_group import SINGLE_PROCESS
+from training import ideas
 from training.cache import enable_compilation_cache
 from training.config import Config, ConfigError
 from training.files import SaveFailed
@@ -76,6 +77,7 @@ def main(argv: list[str]) -> None:
         if group.count > 1 and not stop_requested.is_set():
           should_stop = distributed.join(group)
         watched = watch.wrap(should_stop) if watch else should_stop
+        ideas.load_named(Config.from_flat(job['config']).model)  # the user's command has executed this file too
         result = train(Config.from_flat(job['config']), directory, job['labels'], report, watched)
         report({'ended': result['status']})
       except Stopped:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import hashlib
 import pickle
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -54,15 +56,31 @@ def test_a_config_records_the_file_only_if_it_uses_a_part_of_it(tmp_path):
   assert not [name for name in Config().to_flat() if 'idea' in name]
 
 
-def test_a_recorded_config_loads_its_file(tmp_path):
-  ideas.load(write(tmp_path / 'scale.py'))
+def test_a_recorded_config_is_read_without_its_file(tmp_path):
+  path = write(tmp_path / 'scale.py', SCALED + f"open('{tmp_path}/executed', 'w').close()\n")
+  ideas.load(path)
   config = scaled_config()
   flat, pickled = config.to_flat(), pickle.dumps(config)
-  forget(tmp_path / 'scale.py')
-  assert 'scaled' not in CONNECTIONS
+  forget(path)
+  (tmp_path / 'executed').unlink()
   assert pickle.loads(pickled).to_flat() == flat  # as in a Slurm task, which passes it to a worker
+  unloaded = Config.from_flat(flat)
+  assert (unloaded.to_flat(), identity(unloaded)) == (flat, identity(config))
+  with pytest.raises(ConfigError, match='is not loaded with the text'):
+    init(unloaded.model, jax.random.key(0))
+  with pytest.raises(ConfigError) as refused:
+    ideas.check_loaded(unloaded.model, Path('runs/x'))
+  checksum = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+  assert str(refused.value) == (
+    f'runs/x uses the connection scaled that scale.py (sha256 {checksum}) registers: '
+    f'add --experiment={path} to execute that file'
+  )
+  assert not (tmp_path / 'executed').exists()
+  assert 'scaled' not in CONNECTIONS
+  ideas.load_named(unloaded.model)
+  assert (tmp_path / 'executed').exists()
   assert Config.from_flat(flat) == config
-  assert 'scaled' in CONNECTIONS
+  ideas.check_loaded(Config.from_flat(flat).model, Path('runs/x'))
 
 
 def test_a_file_that_has_changed_or_is_gone_is_named(tmp_path):
@@ -71,20 +89,55 @@ def test_a_file_that_has_changed_or_is_gone_is_named(tmp_path):
   config, flat = scaled_config(), scaled_config().to_flat()
   forget(path)
   write(path, factor=3)
-  with pytest.raises(ConfigError, match=r'scale\.py has changed: the run uses a part that scale\.py sha256 .* restore'):
-    Config.from_flat(flat)
-  unloaded = Config.from_flat(flat, loads=False)
-  assert (unloaded.to_flat(), identity(unloaded)) == (flat, identity(config))
+  unloaded = Config.from_flat(flat)
+  changed = r'scale\.py has changed: {} uses the connection scaled that scale\.py \(sha256 .* restore'
+  with pytest.raises(ConfigError, match=changed.format('this run')):
+    ideas.load_named(unloaded.model)
+  assert 'scaled' not in CONNECTIONS
   ideas.load(path)
+  with pytest.raises(ConfigError, match=changed.format('runs/x')):
+    ideas.check_loaded(unloaded.model, Path('runs/x'))
   changed = differences(flat, identity(scaled_config()))
   assert list(changed) == ['model.idea']
   assert 'the file scale.py ' in changed['model.idea']
   for stale in (config, unloaded):
     with pytest.raises(ConfigError, match='is not loaded with the text'):
       init(stale.model, jax.random.key(0))
+  forget(path)
   path.unlink()
-  with pytest.raises(ConfigError, match=r'scale\.py does not exist: .* restore the file'):
-    Config.from_flat(flat)
+  with pytest.raises(ConfigError, match=r'scale\.py does not exist: this run uses .* restore the file'):
+    ideas.load_named(unloaded.model)
+  with pytest.raises(ConfigError, match=r'scale\.py does not exist: runs/x uses .* restore it, or add --experiment'):
+    ideas.check_loaded(unloaded.model, Path('runs/x'))
+
+
+@pytest.mark.parametrize(
+  ('path', 'value', 'message'),
+  [
+    ('model.idea', 'scale.py', "model.idea='scale.py': must be the name of a file and its sha256"),
+    ('model.idea', ['scale.py'], 'must be the name of a file and its sha256'),
+    ('model.idea', f'a\nb.py sha256 {"0" * 64}', 'model.idea'),
+    ('model.idea_file', 5, 'model.idea_file=5: must be str, not int'),
+    ('model.idea_file', '/a\x1b[2J.py', 'contains the control character'),
+    ('model.connection', ['scaled'], "model.connection=['scaled']: must be str, not list"),
+    ('model.norm', {'a': 1}, 'must be str, not dict'),
+  ],
+)
+def test_a_damaged_record_is_refused(path, value, message):
+  flat = Config().to_flat() | {'model.idea': f'scale.py sha256 {"0" * 64}', 'model.idea_file': '/scale.py'}
+  with pytest.raises(ConfigError) as refused:
+    Config.from_flat(flat | {path: value})
+  assert message in str(refused.value)
+  assert '\n' not in str(refused.value)
+
+
+def test_a_path_that_cannot_exist_is_named(tmp_path):
+  flat = Config().to_flat() | {'model.idea': f'scale.py sha256 {"0" * 64}', 'model.norm': 'mine'}
+  unloaded = Config.from_flat(flat | {'model.idea_file': f'/{"x" * 5000}.py'})
+  with pytest.raises(
+    ConfigError, match=r'does not exist: runs/x uses the norm mine that scale\.py \(sha256 0{8}\) regist'
+  ):
+    ideas.check_loaded(unloaded.model, Path('runs/x'))
 
 
 def test_a_moved_file_with_the_same_text_is_the_same_idea(tmp_path):

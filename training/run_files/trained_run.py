@@ -2,6 +2,9 @@
 
 config, params = load_params('runs/block/baseline/seed_0')
 logits_BTV, _ = model.apply(config.model, params, tokens_BT)
+
+If an experiment file registered a part of its model, load it before, which executes it:
+training.ideas.load(Path('ideas/my_gate.py')).
 """
 
 import os
@@ -14,6 +17,7 @@ import numpy as np
 
 from training.config import Config, ConfigError
 from training.files import Damaged
+from training.ideas import check_loaded
 from training.run_files import checkpoint, run_directory
 from training.run_files.stored_run import read_config
 from training.state import State, init_state
@@ -41,7 +45,8 @@ def load_params(
     `model.apply(config.model, params, tokens_BT)`.
 
   Raises:
-    ConfigError: if there is no run or no such checkpoint, the run is from another version, or a file is damaged.
+    ConfigError: if there is no run or no such checkpoint, the run is from another version, a part of its model was
+      registered by a file that is not loaded, or a file is damaged.
   """
   directory = Path(directory).expanduser()
   if weights not in get_args(Weights):
@@ -62,15 +67,18 @@ def open_run(directory: Path) -> tuple[Config, list[int]]:
   """A run's config, and the steps of its checkpoints in ascending order; only reads.
 
   Raises:
-    ConfigError: if there is no run, or its config was written by another version.
+    ConfigError: if there is no run, its config was written by another version, or a part of its model was registered by
+      a file that is not loaded.
   """
   flat = read_config(directory)
   if flat is None:
     raise ConfigError(f'there is no run in {directory}: pass a run directory, such as runs/block/baseline/seed_0')
   try:
-    return Config.from_flat(flat), checkpoint_steps(directory)
+    config = Config.from_flat(flat)
   except ConfigError as error:
     raise ConfigError(f'{directory / "config.json"}: {error}') from None
+  check_loaded(config.model, directory)
+  return config, checkpoint_steps(directory)
 
 
 def checkpoint_steps(directory: Path) -> list[int]:
