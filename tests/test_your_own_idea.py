@@ -183,7 +183,7 @@ def test_the_guide_runs(tmp_path, monkeypatch):
         if '--compare' in line or '--list' in line
         else [*small, '--variants=pre,my_gate_open' if '--tune' in line else '--seeds=0,1']
       )
-    elif '--run' in line:
+    elif '--run=' in line or '--compare=' in line:
       small = []
     ended = command(script, *arguments, *small)
     assert ended.returncode == 0, f'{line}: {ended.stderr}{ended.stdout}'
