@@ -34,3 +34,6 @@ DESIGNS: dict[str, dict[str, Any]] = {
   'mix_ln': {'connection': 'mix_ln:k=1'},
   'keel': {'connection': 'keel'},
 }
+
+# One with one stream, several, earlier outputs, two norms, and stages; the others are slow together.
+KINDS = ('pre', 'hyper_connections-static', 'attention_residuals', 'siamese_norm', 'mix_ln')

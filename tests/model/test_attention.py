@@ -1,11 +1,10 @@
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from tiny_models import ATTENTION_SETTINGS, distance, filled, quick_jit, random_stream, tiny
+from tiny_models import ATTENTION_SETTINGS, distance, filled, initial_params, quick_jit, random_stream, tiny
 
-from model import flops_per_token, init, num_parameters
+from model import flops_per_token, num_parameters
 from model.attention import Attention
 from model.norm import make_norm
 
@@ -101,10 +100,10 @@ def test_a_gate_of_one_and_a_sink_of_minus_infinity_are_the_baseline():
 
 def test_initial_values_of_gate_and_sink():
   config = tiny(attention_gate=True, attention_sink=True, d_model=64, num_heads=4)
-  blocks = init(config, jax.random.key(0))['blocks']['attention']
+  blocks = initial_params(config)['blocks']['attention']
   np.testing.assert_array_equal(blocks['sink'], np.zeros((2, 4)))
   assert blocks['gate']['kernel'].std() == pytest.approx(1 / 8, rel=0.05)
-  baseline = init(tiny(d_model=64, num_heads=4), jax.random.key(0))['blocks']['attention']
+  baseline = initial_params(tiny(d_model=64, num_heads=4))['blocks']['attention']
   for name in baseline:  # the other parameters are those of the baseline
     np.testing.assert_array_equal(blocks[name]['kernel'], baseline[name]['kernel'])
 

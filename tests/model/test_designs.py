@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from designs import DESIGNS
+from designs import DESIGNS, KINDS
 from separate_leaves import split_products
-from tiny_models import model_params, quick_jit, tiny
+from tiny_models import initial_params, model_params, quick, quick_jit, tiny
 
 from model.connections import CONNECTIONS
-from model.transformer import apply, init, param_shapes, zero_taps
+from model.transformer import apply, param_shapes, zero_taps
 
 LENGTH = 3
 TOKENS = jnp.array([[3, 1, 4], [1, 5, 9]])
@@ -59,7 +59,7 @@ def test_every_connection_says_what_it_is_and_where_it_is_from(name):
   assert CONNECTIONS[name].__doc__ != CONNECTIONS[name].__base__.__doc__
 
 
-@pytest.mark.parametrize('name', DESIGNS)
+@pytest.mark.parametrize('name', quick(DESIGNS, KINDS))
 def test_the_split_against_separate_leaves(name):
   config = design(DESIGNS[name])
   params = model_params(config)
@@ -97,10 +97,10 @@ def test_no_position_depends_on_a_later_one(name):
   np.testing.assert_array_equal(run(TOKENS)[:, :2], run(TOKENS.at[:, 2].set(7))[:, :2])
 
 
-@pytest.mark.parametrize('name', DESIGNS)
+@pytest.mark.parametrize('name', quick(DESIGNS, KINDS))
 def test_initial_values_and_statistics(name):
   config = design(DESIGNS[name])
-  params = quick_jit(functools.partial(init, config))(jax.random.key(0))
+  params = initial_params(config)
   assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params) == jax.tree.map(
     lambda leaf: (leaf.shape, np.dtype('float32')), param_shapes(config)
   )

@@ -48,7 +48,10 @@ def logits_of(config, params, tokens, documents=None):
   return quick_jit(lambda params, tokens: apply(config, params, tokens, documents_BT=documents)[0])(params, tokens)
 
 
-@pytest.mark.parametrize('changes', [{}, {'position': 'none', 'num_heads': 4, 'num_kv_heads': 2, 'qk_norm': True}])
+@pytest.mark.parametrize(
+  'changes',
+  [{}, pytest.param({'position': 'none', 'num_heads': 4, 'num_kv_heads': 2, 'qk_norm': True}, marks=pytest.mark.slow)],
+)
 def test_each_document_has_the_same_logits_as_on_its_own(kernel, changes):
   config = tiny(**changes)
   params = model_params(config)

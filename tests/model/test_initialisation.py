@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tiny_models import configs, quick_jit, tiny
+from tiny_models import configs, initial_params, quick_jit, tiny
 
 from model.config import ModelConfig
 from model.initialisation import Constant, Normal, depth_scale, distribution, initial_values
@@ -25,7 +25,7 @@ def test_the_table_has_a_row_for_every_kernel_embedding_gain_and_bias(config):
 
 
 def test_a_parameter_that_the_table_lacks_has_the_values_of_its_class():
-  params = by_path(init(tiny(rezero=True), jax.random.key(0)))
+  params = by_path(initial_params(tiny(rezero=True)))
   np.testing.assert_array_equal(params['blocks/attention_scale'], [0.0, 0.0])
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_models import distance, model_params, random_stream, tiny
+from tiny_models import distance, initial_params, model_params, random_stream, tiny
 
 import model
 from model import ACTIVATIONS, NORMS
@@ -67,7 +67,7 @@ def test_a_registered_activation(cubed):
 
 def test_a_registered_norm_is_used_in_every_place_with_its_initial_values(shifted):
   config = tiny(norm='shifted', qk_norm=True, embedding_norm=True, connection='sandwich', use_bias=True)
-  params = model.init(config, jax.random.key(0))
+  params = initial_params(config)
   blocks = params['blocks']
   places = [
     params['embedding_norm'],

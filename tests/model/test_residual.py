@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from tiny_models import float64, model_params, quick_jit, random_stream, tiny, with_zero_branches
+from tiny_models import float64, model_params, quick, quick_jit, random_stream, tiny, with_zero_branches
 
 from model.activations import ACTIVATIONS
 from model.residual import fork
@@ -66,7 +66,9 @@ def perturbed(config, params, step=1e-5):
   return gradients[:-1].reshape(config.num_layers, 2, 2, *gradients.shape[1:]), gradients[-1]
 
 
-@pytest.mark.parametrize('name', CONFIGS)
+@pytest.mark.parametrize(
+  'name', quick(CONFIGS, ('pre', 'post', 'pre-half', 'parallel-half', 'none-rezero', 'pre-relu'))
+)
 def test_taps_against_brute_force_perturbation(name):
   config = tiny(d_model=4, d_ff=6, **CONFIGS[name])
   params = model_params(config)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy_reference as reference
 import pytest
 from flax import nnx
-from tiny_models import ATTENTION_SETTINGS, distance, float64, model_params, quick_jit, tiny
+from tiny_models import ATTENTION_SETTINGS, distance, float64, model_params, quick, quick_jit, tiny
 
 from model.config import ModelConfig
 from model.counts import num_parameters
@@ -85,7 +85,10 @@ def influence(length=66, **changes):
   return np.abs(quick_jit(jax.jacrev(weighted_logits))(params['embedding']['token'])).sum(-1)
 
 
-@pytest.mark.parametrize('setting', [*ATTENTION_SETTINGS, 'dropout', 'parallel', 'post'])
+SETTINGS = [*ATTENTION_SETTINGS, 'dropout', 'parallel', 'post']
+
+
+@pytest.mark.parametrize('setting', quick(SETTINGS, ('multi_head', 'grouped', 'sink', 'dropout', 'post')))
 def test_logits_depend_on_no_later_position(setting):
   others = {'dropout': {'dropout': 0.1}, 'parallel': {'parallel': True}, 'post': {'connection': 'post'}}
   matrix = influence(**(ATTENTION_SETTINGS | others)[setting])  # 66 positions: two blocks of queries

@@ -7,6 +7,7 @@ import typing
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from model.activations import ACTIVATIONS
 from model.block import merge_module, split_module
 from model.config import ModelConfig
 from model.norm import NORMS
-from model.transformer import param_shapes
+from model.transformer import init, param_shapes
 
 PLACEMENTS = ('pre', 'post', 'sandwich', 'res_post', 'deepnorm', 'none')
 
@@ -58,6 +59,12 @@ def model_params(config: ModelConfig, seed: int = 0):
   return random_params(param_shapes(config), seed)
 
 
+@functools.cache
+def initial_params(config: ModelConfig, seed: int = 0):
+  """The parameters with which training starts; compiled, since its operations one by one take longer."""
+  return quick_jit(functools.partial(init, config))(jax.random.key(seed))
+
+
 def filled(module: nnx.Module, seed: int = 0):
   """A module with random parameters, and those parameters in float64."""
   definition, shapes = split_module(module)
@@ -96,6 +103,11 @@ def distance(actual, expected) -> float:
 
 
 # Every configuration of attention, as changes to the tiny config.
+def quick(names, kept):
+  """A parametrisation over names, in which those that are not kept are slow."""
+  return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 ATTENTION_SETTINGS = {
   'multi_head': {},
   'one_head': {'num_heads': 1},

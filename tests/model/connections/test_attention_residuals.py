@@ -3,13 +3,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from tiny_models import distance, float64, model_params, quick_jit, random_stream, tiny
+from tiny_models import distance, float64, initial_params, model_params, quick_jit, random_stream, tiny
 
 from model.config import ConfigError
 from model.connections import Site
 from model.connections.attention_residuals import AttentionResiduals, read_sources
 from model.counts import num_parameters
-from model.transformer import apply, init
+from model.transformer import apply
 
 TOKENS = jnp.array([[3, 1, 4], [1, 5, 9]])
 
@@ -63,6 +63,7 @@ def three_sources():
   return tuple(random_stream(2, 3, 4, seed=seed)[0] for seed in range(3))
 
 
+@pytest.mark.slow
 def test_the_gradient_of_the_mixture_is_that_of_its_equation():
   w, weight, sources = random_stream(4, seed=5)[0], random_stream(2, 3, 4, seed=6)[0], three_sources()
 
@@ -115,7 +116,7 @@ def test_the_finished_sources_are_computed_with_once_a_group():
 
 def test_parameters_and_initial_values():
   config = tiny(connection='attention_residuals')
-  params = init(config, jax.random.key(0))
+  params = initial_params(config)
   assert num_parameters(config) == num_parameters(tiny()) + (2 * config.num_layers + 1) * config.d_model
   # Per sublayer, one for each source: twice one width; 1, 2, 2, 3 sources, and 3 for the head.
   assert config.connection_class.extra_products(config) == 2 * config.d_model * (1 + 2 + 2 + 3 + 3)

@@ -7,7 +7,7 @@ import numpy_reference as reference
 import pytest
 import stream_reference
 from separate_leaves import split_products
-from tiny_models import distance, float64, model_params, quick_jit, tiny
+from tiny_models import distance, float64, initial_params, model_params, quick_jit, tiny
 
 from model.block import split_module
 from model.config import ConfigError
@@ -72,6 +72,7 @@ def test_stochastic_depth_in_training_matches_the_equations():
   assert distance(logits(config, params, key), expected) < 3e-6
 
 
+@pytest.mark.slow
 def test_the_split_under_stochastic_depth():
   config, key = tiny(connection='stochastic_depth:p_last=0.4'), jax.random.key(3)
   params, weights_BTV = model_params(config), np.random.default_rng(7).normal(size=(3, 3, 11)).astype(np.float32)
@@ -133,7 +134,7 @@ def test_initial_layer_scale_by_depth(layers, value):
 
 def test_initial_layer_scale_by_option():
   config = tiny(connection='layer_scale:initial=0.25')
-  blocks = quick_jit(functools.partial(init, config))(jax.random.key(0))['blocks']
+  blocks = initial_params(config)['blocks']
   for name in ('attention_channel_scale', 'feed_forward_channel_scale'):
     np.testing.assert_array_equal(blocks[name], np.full((2, 8), 0.25))
 

@@ -1,13 +1,15 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from tiny_models import distance, float64, model_params, quick_jit, tiny
+from tiny_models import distance, float64, initial_params, model_params, quick_jit, tiny
 
 from model.config import ConfigError
 from model.counts import num_parameters
-from model.transformer import apply, init
+from model.transformer import apply
 
 TOKENS = jnp.array([[3, 1, 4], [1, 5, 9]])
 
@@ -32,13 +34,13 @@ def test_the_logits_by_hand():
 
 def test_starts_as_pre_bit_for_bit():
   config, pre = tiny(connection='embedding_scalars'), tiny()
-  params, params_of_pre = (init(c, jax.random.key(3)) for c in (config, pre))
+  params, params_of_pre = (initial_params(c, 3) for c in (config, pre))
   blocks = dict(params['blocks'])
   scalars = blocks.pop('attention_stream_scalar'), blocks.pop('attention_embedding_scalar')
   np.testing.assert_array_equal(scalars, [[1, 1], [0, 0]])
   jax.tree.map(np.testing.assert_array_equal, params | {'blocks': blocks}, params_of_pre)
-  logits, logits_of_pre = (apply(c, p, TOKENS)[0] for c, p in ((config, params), (pre, params_of_pre)))
-  np.testing.assert_array_equal(logits, logits_of_pre)
+  run, run_pre = (quick_jit(functools.partial(apply, c)) for c in (config, pre))
+  np.testing.assert_array_equal(run(params, TOKENS)[0], run_pre(params_of_pre, TOKENS)[0])
 
 
 def test_two_parameters_a_block():

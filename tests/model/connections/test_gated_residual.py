@@ -1,4 +1,3 @@
-import functools
 import re
 
 import jax
@@ -7,11 +6,11 @@ import numpy as np
 import numpy_reference as reference
 import pytest
 import stream_reference
-from tiny_models import distance, float64, model_params, quick_jit, tiny
+from tiny_models import distance, float64, initial_params, model_params, quick_jit, tiny
 
 from model.config import ConfigError
 from model.counts import flops_per_token, matmul_parameters, num_parameters
-from model.transformer import apply, init
+from model.transformer import apply
 
 TOKENS = jnp.array([[3, 1, 4], [1, 5, 9]])
 
@@ -47,11 +46,12 @@ def skip_alone(params, config):
   return stream_reference.logits(float64(params), TOKENS, config, lambda index, p, x, F: x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('gate', ['gru', 'highway'])
 def test_it_starts_near_the_skip_path_alone(gate):
   """With a large bias exactly; at the default bias nearer than without one."""
   config, distances = tiny(connection=f'gated_residual:gate={gate}', d_model=16), {}
-  params = quick_jit(functools.partial(init, config))(jax.random.key(0))
+  params = initial_params(config)
   run = quick_jit(lambda params: apply(config, params, TOKENS)[0])
   for bias in (0, 2, 40):
     gates = {f'{name}_gate_bias': jnp.full((2, 16), 1.0 * bias) for name in ('attention', 'feed_forward')}
@@ -63,7 +63,7 @@ def test_it_starts_near_the_skip_path_alone(gate):
 
 def test_initial_values():
   config = tiny(connection='gated_residual', d_model=32)
-  blocks = quick_jit(functools.partial(init, config))(jax.random.key(0))['blocks']
+  blocks = initial_params(config)['blocks']
   for sublayer in ('attention', 'feed_forward'):
     np.testing.assert_array_equal(blocks[f'{sublayer}_gate_bias'], np.full((2, 32), 2.0))
     for name in ('update_x', 'update_y', 'reset_x', 'reset_y', 'candidate_x', 'candidate_y'):

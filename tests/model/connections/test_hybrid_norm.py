@@ -1,15 +1,12 @@
-import functools
-
-import jax
 import numpy as np
 import numpy_reference as reference
 import pytest
 from one_model import assert_matches, blocks, embedded, logits
-from tiny_models import distance, model_params, quick_jit, tiny
+from tiny_models import distance, initial_params, model_params, tiny
 
 from model.counts import num_parameters
 from model.field_checks import ConfigError
-from model.transformer import init, param_shapes
+from model.transformer import param_shapes
 
 
 def hybrid_norm(params, config):
@@ -55,7 +52,7 @@ def test_parameters_and_initial_values(connection, final):
   config = tiny(connection=connection)
   layers, width, head = 2, 8, 4
   assert num_parameters(config) == num_parameters(tiny(connection='none')) + layers * (width + 3 * head) + final * width
-  params = quick_jit(functools.partial(init, config))(jax.random.key(0))
+  params = initial_params(config)
   for name in ('query_norm', 'key_norm', 'value_norm'):
     np.testing.assert_array_equal(params['blocks']['attention'][name]['gain'], np.ones((layers, head)))
   assert 'attention_norm' not in params['blocks']

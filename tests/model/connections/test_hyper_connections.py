@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
-from tiny_models import distance, float64, model_params, quick_jit, tiny
+from tiny_models import distance, float64, initial_params, model_params, quick_jit, tiny
 
 from model.config import ConfigError
 from model.connections.hyper_connections import composite_gain
@@ -126,6 +126,7 @@ def logits_and_statistics(setting):
   return run(jax.random.key(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('setting', START)
 def test_starts_as_pre(setting):
   """The logits, and the forward statistics, which are those of the mean of the streams."""
@@ -141,7 +142,7 @@ def test_starts_as_pre(setting):
 @pytest.mark.parametrize('name', ['hyper_connections', 'manifold_hyper_connections'])
 def test_each_sublayer_first_reads_the_next_stream(name):
   config = tiny(connection=f'{name}:streams=3')
-  blocks = quick_jit(lambda key: init(config, key))(jax.random.key(0))['blocks']
+  blocks = initial_params(config)['blocks']
   part = 'logits' if 'manifold' in name else 'weights'
   read = np.stack([blocks[f'attention_read_{part}'], blocks[f'feed_forward_read_{part}']], 1).reshape(4, 3)
   expected = np.eye(3)[[1, 2, 0, 1]]  # sublayers 1, 2, 3, 4

@@ -6,7 +6,7 @@ import numpy as np
 import numpy_reference as reference
 import pytest
 import stream_reference
-from tiny_models import distance, float64, model_params, quick_jit, tiny
+from tiny_models import distance, float64, initial_params, model_params, quick_jit, tiny
 
 from model.config import ConfigError
 from model.counts import num_parameters
@@ -35,6 +35,7 @@ def test_mix_ln_matches_the_equations(k, layers, a):
   assert distance(logits(config, params), stream_reference.logits(float64(params), TOKENS, config, sublayer)) < 3e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('k', 'placement'), [(0, 'pre'), (2, 'post')])
 def test_mix_ln_at_its_ends(k, placement):
   """The same parameters with the same initial values, the same logits, and the same gradient on each path."""
@@ -88,7 +89,7 @@ def stream_gradients(connection, layers=12):
   )
 
   def run():
-    out = functools.partial(apply, config, init(config, jax.random.key(0)), TOKENS)
+    out = functools.partial(apply, config, initial_params(config), TOKENS)
     return jax.grad(lambda taps: jnp.sum(WEIGHTS_BTV * out(taps)[0]))(zero_taps(config))
 
   taps = quick_jit(run)()

@@ -1,18 +1,16 @@
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy_reference as reference
 import pytest
 from one_model import TOKENS, assert_matches, blocks, embedded
-from tiny_models import filled, model_params, quick_jit, random_stream, tiny
+from tiny_models import filled, initial_params, model_params, quick_jit, random_stream, tiny
 
 from model.block import Block
 from model.connections.two_streams import Streams
 from model.counts import num_parameters
 from model.field_checks import ConfigError
-from model.transformer import apply, init
+from model.transformer import apply
 
 
 def residual_dual(params, config):
@@ -81,7 +79,7 @@ def test_each_stream_of_siamese_norm_depends_on_both():
 def test_parameters_and_initial_values(connection, norms):
   config, width = tiny(connection=connection), 8
   assert num_parameters(config) == num_parameters(tiny(connection='none')) + norms * width
-  params = quick_jit(functools.partial(init, config))(jax.random.key(0))
+  params = initial_params(config)
   np.testing.assert_array_equal(params['ends']['norm']['gain'], 1)
   for kernel in (params['blocks']['attention']['output'], params['blocks']['feed_forward']['down']):
     deviation = (2 * config.num_layers * kernel['kernel'].shape[1]) ** -0.5

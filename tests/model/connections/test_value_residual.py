@@ -6,13 +6,13 @@ import numpy as np
 import numpy_reference as reference
 import pytest
 from one_model import TOKENS, assert_matches, blocks, embedded, logits
-from tiny_models import model_params, quick_jit, random_stream, tiny
+from tiny_models import initial_params, model_params, quick_jit, random_stream, tiny
 
 from model.connections import Site
 from model.connections.value_residual import StreamAndValues, ValueResidual
 from model.counts import num_parameters
 from model.field_checks import ConfigError
-from model.transformer import apply, init
+from model.transformer import apply
 
 
 def forward(params, config):
@@ -95,7 +95,7 @@ def test_the_first_values_leave_a_branch_once_and_are_carried_on_the_skip_path(i
 
 def test_the_learned_factors_begin_as_the_options_and_those_of_the_first_block_have_no_effect():
   config = tiny(connection='value_residual:learned=true:first=0.25', num_layers=3)
-  params = quick_jit(functools.partial(init, config))(jax.random.key(0))
+  params = initial_params(config)
   np.testing.assert_array_equal(params['blocks']['attention_own'], [0.5, 0.5, 0.5])
   np.testing.assert_array_equal(params['blocks']['attention_first'], [0.25, 0.25, 0.25])
   assert num_parameters(config) == num_parameters(tiny(num_layers=3)) + 2 * 3

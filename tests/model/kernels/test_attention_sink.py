@@ -101,7 +101,7 @@ def test_a_sink_of_minus_infinity_is_none(kernel):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize('kernel', ['plain', 'blocked'])
+@pytest.mark.parametrize('kernel', ['plain', pytest.param('blocked', marks=pytest.mark.slow)])
 def test_a_sink_of_a_huge_logit_takes_all_the_attention(kernel):
   q, k, v = operands((1, 70, 2, 4))
   gradient = jax.grad(lambda sink, v: jnp.sum(KERNELS[kernel](q, k, v, True, None, sink)), (0, 1))
