@@ -31,7 +31,7 @@ COLUMNS = (
 TIMED_STEPS = 5
 
 
-def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
+def estimate(runs: Sequence[Run], console: Console, workers: int = 0, grid: Sequence[Run] = ()) -> int:
   """Prints a row for each variant on its mesh, and how long all runs would take here; returns the exit code.
 
   The time is estimated from comparable finished runs in the work directory, otherwise from a few timed steps.
@@ -40,12 +40,13 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
     runs: the requested runs.
     console: where to print.
     workers: the number of runs at a time; 0: one per core or GPU.
+    grid: the tuning runs of the same variants, which count in the time alone.
 
   Raises:
     ConfigError: if a batch does not divide over its mesh.
   """
   largest = max((run.config.mesh for run in runs), key=lambda mesh: mesh.required_devices)
-  slots = devices.worker_slots(workers, whole_machine=len(runs) == 1, mesh=largest)[: len(runs)]
+  slots = devices.worker_slots(workers, whole_machine=len(runs) == 1, mesh=largest)[: len(runs) + len(grid)]
   available = slots[0].devices
   if slots[0].core is not None and hasattr(os, 'sched_setaffinity'):
     os.sched_setaffinity(0, {slots[0].core})  # as for a worker, before JAX counts the cores
@@ -65,10 +66,13 @@ def estimate(runs: Sequence[Run], console: Console, workers: int = 0) -> int:
         timed[run.variant] = _tokens_per_second(run.config, compiled)
   console.print(table)
   if speed is not None or timed:
-    each = [run_seconds(run.config, speed(run.config) if speed else timed[run.variant]) for run in runs]
+    each = [
+      run_seconds(run.config, speed(run.config) if speed else timed[run.variant.partition('/lr_')[0]])
+      for run in (*grid, *runs)
+    ]
     basis = basis or f'from {TIMED_STEPS} timed steps of each variant, one at a time'
     time_estimate = TimeEstimate(total_seconds(each, len(slots)), basis)
-    console.print(time_estimate.sentence(len(runs), len(slots)), soft_wrap=True)
+    console.print(time_estimate.sentence(len(each), len(slots)), soft_wrap=True)
   return 0
 
 

@@ -49,7 +49,11 @@ def run_request(request: TrainRequest, console: Console) -> int:
   if request.estimate:
     from lab.commands.estimate import estimate
 
-    return estimate(runs, console, request.workers)
+    if request.tune:
+      from lab.commands import tune
+
+      grid = tune.plan_grid(chosen, scale, changes, workdir)
+    return estimate(runs, console, request.workers, grid)
   group = SINGLE_PROCESS if request.status else distributed.from_flags_or_scheduler()
   if group.count > 1 and (request.tune or len(runs) > 1):
     raise ConfigError(

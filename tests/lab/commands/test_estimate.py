@@ -39,10 +39,16 @@ def test_a_mesh_larger_than_this_machine_is_estimated_and_nothing_is_written(tmp
 
 
 @pytest.mark.slow
-def test_without_finished_runs_the_time_is_estimated_from_timed_steps(tmp_path):
+@pytest.mark.parametrize(
+  ('arguments', 'runs'),
+  [
+    (['--sweep=model.num_layers=1,2'], 6),
+    (['--experiment=block', '--variants=baseline,post_norm', '--tune'], 6 + 2 * 5 * 2),
+  ],
+)
+def test_without_finished_runs_the_time_is_estimated_from_timed_steps(tmp_path, arguments, runs):
   lines = estimated(
-    tmp_path, '--sweep=model.num_layers=1,2', '--seeds=0-2', '--config.model.d_model=16', '--config.run.steps=50',
-    '--workers=1',
+    tmp_path, *arguments, '--seeds=0-2', '--config.model.d_model=16', '--config.run.steps=50', '--workers=1',
   )  # fmt: skip
-  expected = r'about [\d.]+ (s|min|h) for 6 runs, compilation not included \(from 5 timed steps of each variant, '
+  expected = rf'about [\d.]+ (s|min|h) for {runs} runs, compilation not included \(from 5 timed steps of each variant, '
   assert re.fullmatch(expected + r'one at a time\)', lines[-1])
