@@ -42,6 +42,7 @@ class Attention(nnx.Module):
     dropout_key: jax.Array | None = None,
     documents_BT: jax.Array | None = None,
     values: Callable[[jax.Array], jax.Array] | None = None,
+    mix: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
   ) -> jax.Array:
     """Runs the branch.
 
@@ -51,6 +52,7 @@ class Attention(nnx.Module):
       documents_BT: the document index of each position, int32: positions attend only within their document; None: a
         single document.
       values: replaces the values v_BSHK, in the compute dtype, by those attended to; None: the values as they are.
+      mix: replaces what the heads computed, out_BTHK, by a function of it and the values v_BSHK; None: as computed.
 
     Returns:
       (B, T, D) in the compute dtype.
@@ -61,6 +63,8 @@ class Attention(nnx.Module):
     out_BTHK = dot_product_attention(
       q_BTHK, k_BSHK, v_BSHK, self.config.causal, documents_BT, self.config.dropout, dropout_key, self._sink()
     )
+    if mix is not None:
+      out_BTHK = mix(out_BTHK, v_BSHK)
     heads_BTM = out_BTHK.reshape(*x_BTD.shape[:2], -1)  # M = H K, the heads side by side
     if self.gate is None:
       return self.output(heads_BTM)

@@ -65,15 +65,15 @@ class Block(nnx.Module):
     keys = (None, None, None) if dropout_key is None else jax.random.split(dropout_key, 3)
     stats: list[Stats] = []
 
-    def attention(x_BTD, values=None):
+    def attention(x_BTD, values=None, mix=None):
       if full_stats:
         stats.append(self.attention.statistics(x_BTD, documents_BT))
-      return self._dropout(self.attention(x_BTD, keys[0], documents_BT, values), keys[1])
+      return self._dropout(self.attention(x_BTD, keys[0], documents_BT, values, mix), keys[1])
 
-    def feed_forward(x_BTD):
+    def feed_forward(x_BTD, mix=None):
       if full_stats:
         stats.append(self.feed_forward.statistics(x_BTD))
-      return self._dropout(self.feed_forward(x_BTD), keys[2])
+      return self._dropout(self.feed_forward(x_BTD, mix), keys[2])
 
     sites = [dataclasses.replace(self._site(self.config, layer, k, dropout_key), fixed=fixed) for k in range(2)]
     run = self._parallel if self.config.parallel else self._sequential

@@ -8,30 +8,18 @@ import functools
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from model.config import ModelConfig
-
-
-class Normal(NamedTuple):
-  """N(0, standard_deviation^2)."""
-
-  standard_deviation: float
-
-
-class Constant(NamedTuple):
-  """Every element has the same value."""
-
-  value: float
-
+from model.distributions import Constant, Distribution, Normal, Orthogonal, draw_one
 
 BRANCH_OUTPUTS = ('attention/output', 'feed_forward/down')  # the last kernel of each branch
 
 
-def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Normal | Constant | None:
+def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Distribution | None:
   """The initial distribution of a parameter; None for one that has the values of the constructor of its class.
 
   Args:
@@ -39,13 +27,13 @@ def distribution(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Norm
     path: the path in the parameter tree, such as `blocks/attention/query/kernel`.
     shape: the shape within one layer.
   """
-  table: list[tuple[str, Callable[[], Normal | Constant]]] = [
+  table: list[tuple[str, Callable[[], Distribution]]] = [
     (r'.*/gain', lambda: Constant(1.0)),
     (r'.*/bias', lambda: Constant(0.0)),
     (r'embedding/token', lambda: Normal(token_deviation(config))),
     (r'embedding/position', lambda: Normal(0.01 if config.init == 'gpt2' else 0.1)),
     (r'head/kernel', lambda: Normal(head_deviation(config) * depth_scale(config, path))),
-    (r'blocks/.*/kernel', lambda: Normal(kernel_deviation(config, shape) * depth_scale(config, path))),
+    (r'blocks/.*/kernel', lambda: stated_kernel(config, path) or drawn_kernel(config, path, shape)),
   ]
   for pattern, make in table:
     if re.fullmatch(pattern, path):
@@ -69,10 +57,23 @@ def kernel_deviation(config: ModelConfig, shape: tuple[int, ...]) -> float:
   return {'fan_in': fan_in**-0.5, 'xavier': (2 / (fan_in + fan_out)) ** 0.5, 'gpt2': 0.02}[config.init]
 
 
+def drawn_kernel(config: ModelConfig, path: str, shape: tuple[int, ...]) -> Normal:
+  """The distribution of a kernel under the scheme `config.init`."""
+  return Normal(kernel_deviation(config, shape) * depth_scale(config, path))
+
+
+def stated_kernel(config: ModelConfig, path: str) -> Distribution | None:
+  """The distribution of a kernel that the connection states; None if it follows the scheme `config.init`."""
+  return config.connection_class.initial_kernel(config, _kernel_name(path))
+
+
 def depth_scale(config: ModelConfig, path: str) -> float:
   """The factor on a kernel's standard deviation that depends on depth, as the connection has it."""
-  name = path.removeprefix('blocks/').removesuffix('/kernel')
-  return config.connection_class.depth_scale(config, name, BRANCH_OUTPUTS)
+  return config.connection_class.depth_scale(config, _kernel_name(path), BRANCH_OUTPUTS)
+
+
+def _kernel_name(path: str) -> str:
+  return path.removeprefix('blocks/').removesuffix('/kernel')
 
 
 def initial_values(config: ModelConfig, shapes, key: jax.Array, constructed: Callable[[], Any]):
@@ -96,7 +97,8 @@ def initial_values(config: ModelConfig, shapes, key: jax.Array, constructed: Cal
     source = distribution(config, name, shape)
     if source is None:
       return None
-    path_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+    of = source.transpose_of if isinstance(source, Orthogonal) else ''
+    path_key = jax.random.fold_in(key, zlib.crc32((of or name).encode()))
     if not stacked:
       return draw_one(source, shape, jax.random.fold_in(path_key, 0))
     keys = jax.vmap(functools.partial(jax.random.fold_in, path_key))(jnp.arange(leaf.shape[0]))
@@ -110,11 +112,3 @@ def initial_values(config: ModelConfig, shapes, key: jax.Array, constructed: Cal
 
 def _is_none(value: Any) -> bool:
   return value is None
-
-
-def draw_one(source: Normal | Constant, shape: tuple[int, ...], key: jax.Array) -> jax.Array:
-  """The initial values of one layer of a parameter: an array of `shape`, float32."""
-  if isinstance(source, Constant):
-    return jnp.full(shape, source.value, jnp.float32)
-  # Without the barrier XLA merges the scale with a factor inside `normal`: jitted and eager bits would differ.
-  return source.standard_deviation * jax.lax.optimization_barrier(jax.random.normal(key, shape, jnp.float32))

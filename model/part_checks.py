@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from model.activations import ACTIVATIONS
 from model.config import ModelConfig
@@ -103,15 +104,30 @@ def _check_connection(config: ModelConfig, where: str, x_BTD: jax.Array, index: 
 
 
 def _branch(config: ModelConfig, sublayer: str, where: str) -> Any:
-  """Stands for a branch: its output is its input; checks the function on the values of attention, if there is one."""
+  """Stands for a branch: its output is its input; checks the functions on what is within the branch."""
 
-  def attention(x_BTD, values=None):
+  def attention(x_BTD, values=None, mix=None):
+    axes = '(batch, positions, heads, width)'
+    v_BSHK = jnp.zeros((*x_BTD.shape[:2], config.kv_heads, config.key_width), config.dtype)
+    out_BTHK = jnp.zeros((*x_BTD.shape[:2], config.num_heads, config.key_width), config.dtype)
     if values is not None:
-      v_BSHK = jnp.zeros((*x_BTD.shape[:2], config.kv_heads, config.key_width), config.dtype)
-      _check(values(v_BSHK), v_BSHK, f'{where}: the function on the values', '(batch, positions, heads, width)')
+      _check(values(v_BSHK), v_BSHK, f'{where}: the function on the values', axes)
+    check_mix(mix, out_BTHK, v_BSHK, axes)
     return x_BTD
 
-  return attention if sublayer == 'attention' else lambda x_BTD: x_BTD
+  def feed_forward(x_BTD, mix=None):
+    h_BTF = jnp.zeros((*x_BTD.shape[:2], config.ff_width), config.dtype)
+    check_mix(mix, h_BTF, h_BTF, '(batch, positions, width)')
+    return x_BTD
+
+  def check_mix(mix, computed, linear, axes):
+    if mix is None:
+      return
+    if not isinstance(mix, Partial):
+      raise ConfigError(f'{where}: the argument mix of a branch must be a jax.tree_util.Partial')
+    _check(mix(computed, linear), computed, f'{where}: the function mix', axes)
+
+  return attention if sublayer == 'attention' else feed_forward
 
 
 def _check(value: Any, like: jax.Array, method: str, axes: str = '(batch, positions, width)') -> None:

@@ -17,6 +17,7 @@ from model.connections import (  # noqa: F401 - each registers its designs
   hyper_connections,
   manifold_hyper_connections,
   mixed_placement,
+  skipless,
   two_streams,
   value_residual,
 )

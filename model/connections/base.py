@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import jax
 from flax import nnx
 
+from model.distributions import Distribution
 from model.field_checks import ConfigError
 from model.norm import make_norm
 from model.registry import Registry, check_options_class
@@ -137,7 +138,9 @@ class Connection(nnx.Module):
       skip: the state on the skip path.
       branch: the state that enters the branch.
       F: the branch, from its input to its output, x_BTD -> y_BTD, float32. That of attention also takes a function
-        on its values, `F(x_BTD, values=lambda v_BSHK: ...)`; see model/attention.py.
+        on its values, `F(x_BTD, values=lambda v_BSHK: ...)`; see model/attention.py. Both take a
+        `jax.tree_util.Partial` on what they computed and its linear part, `F(x_BTD, mix=...)`: attention on the heads
+        out_BTHK and the values v_BSHK, the feed-forward on the hidden activations h_BTF and up(x)_BTF.
       site: the place in the stack.
 
     Returns:
@@ -209,6 +212,19 @@ class Connection(nnx.Module):
       With `init_depth_scale` 1/sqrt(2 L) for the last kernel of each branch (Radford et al. 2019); otherwise 1.
     """
     return (2 * config.num_layers) ** -0.5 if config.init_depth_scale and name in branch_outputs else 1.0
+
+  @classmethod
+  def initial_kernel(cls, config: 'ModelConfig', name: str) -> Distribution | None:
+    """The initial distribution of a kernel of a branch or of the connection, if the design states one.
+
+    Args:
+      config: the model config.
+      name: of the kernel, such as `attention/output`.
+
+    Returns:
+      None for a kernel that follows `model.init` and `depth_scale`.
+    """
+    return None
 
   @classmethod
   def extra_products(cls, config: 'ModelConfig') -> int:

@@ -33,6 +33,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
   'gated_residual-highway': {'connection': 'gated_residual:gate=highway'},
   'mix_ln': {'connection': 'mix_ln:k=1'},
   'keel': {'connection': 'keel'},
+  'skipless': {'connection': 'skipless'},
 }
 
 # One with one stream, several, earlier outputs, two norms, and stages; the others are slow together.

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from tiny_models import configs, initial_params, quick_jit, tiny
 
 from model.config import ModelConfig
-from model.initialisation import Constant, Normal, depth_scale, distribution, initial_values
+from model.distributions import Constant, Normal, Orthogonal, draw_one
+from model.initialisation import depth_scale, distribution, initial_values
 from model.transformer import init, param_shapes
 
 
@@ -187,3 +188,17 @@ def test_deepnorm_kernel_scale():
   config = tiny(connection='deepnorm', num_layers=12)
   assert depth_scale(config, 'blocks/feed_forward/up/kernel') == pytest.approx(0.3195, abs=5e-5)
   assert depth_scale(config, 'blocks/attention/query/kernel') == 1
+
+
+@pytest.mark.parametrize(
+  'shape', [(4, 4), *[pytest.param(shape, marks=pytest.mark.slow) for shape in ((3, 4), (4, 3))]]
+)
+def test_orthogonal_kernels_have_orthonormal_rows_or_columns(shape):
+  keys = jax.random.split(jax.random.key(0), 4000)
+  values = np.asarray(jax.jit(jax.vmap(functools.partial(draw_one, Orthogonal(), shape)))(keys))
+  wide = values if shape[0] <= shape[1] else values.swapaxes(1, 2)
+  products = wide @ wide.swapaxes(1, 2)
+  np.testing.assert_allclose(products, np.broadcast_to(np.eye(min(shape)), products.shape), atol=2e-6)
+  # Uniformly distributed: each element has mean 0, which without the signs of R it has not, and variance 1 / 4.
+  assert np.abs(values.mean(0)).max() < 4.5 * 0.5 / np.sqrt(4000)
+  np.testing.assert_allclose((values**2).mean(0), 1 / 4, atol=4.5 * 0.25 / np.sqrt(4000))

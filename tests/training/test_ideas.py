@@ -237,6 +237,23 @@ def test_an_invalid_file_is_refused_in_one_line(tmp_path, text, message):
     ),
     (
       '  def read',
+      '  def run(self, skip, branch, F, site):\n    return F(branch, mix=lambda out, v: out), skip\n\n  def read',
+      'the argument mix of a branch must be a jax.tree_util.Partial',
+    ),
+    (
+      '  def read',
+      '  def run(self, skip, branch, F, site):\n'
+      '    return F(branch, mix=jax.tree_util.Partial(lambda out, v: v[0])), skip\n\n  def read',
+      'the function mix must return float32[2, 3, 2, 4], as (batch, positions, heads, width), not float32[3',
+    ),
+    (
+      '  def read',
+      '  def run(self, skip, branch, F, site):\n'
+      '    return F(branch, mix=jax.tree_util.Partial(lambda h, up: up if h.ndim == 4 else h[0])), skip\n\n  def read',
+      'the function mix must return float32[2, 3, 21], as (batch, positions, width), not float32[3, 21]',
+    ),
+    (
+      '  def read',
       '  def run(self, skip, branch, F, site):\n    return skip[0], F(branch)\n\n  def read',
       'run must return float32[2, 3, 8]',
     ),
