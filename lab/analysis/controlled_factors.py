@@ -12,6 +12,7 @@ from lab.analysis.comparability import (
   seeded_components,
 )
 from lab.analysis.experiment_runs import ExperimentRuns
+from lab.analysis.initial_kernels import kernel_scheme
 from lab.analysis.recorded_run import RecordedRun
 
 Entries = Mapping[str, Mapping[str, Any]]
@@ -103,19 +104,13 @@ def _share_initial_values(compared: Sequence[Sequence[RecordedRun]]) -> bool:
   def key(run: RecordedRun) -> tuple[Any, ...]:
     settings, result = comparable_settings(run), run.result
     random = [settings[name] for name in settings if name.startswith('the setting ')]
-    scheme = [
-      settings['model.init'],
-      settings['model.init_depth_scale'],
-      settings['model.connection'] == 'deepnorm',
-    ]
-    scheme += [settings['model.num_layers']] if any(scheme[1:]) else []  # the scale depends on the depth
     versions = [change['changes'].get('version of jax') for change in result.get('environment_changed_at') or ()]
     provenance = _code_digests(run), (result.get('versions') or {}).get('jax'), *filter(None, versions)
     return (
       run.config['run.init_seed'],
       settings['run.init_from'],
       settings[INIT_CHECKSUM],
-      *scheme,
+      kernel_scheme(run.config),
       *random,
       *provenance,
     )

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from lab.analysis import comparability, provenance_notes, recorded_run, statistics, verdict_wording, wording
 from lab.analysis.controlled_factors import held_equal, interval_covers
 from lab.analysis.experiment_runs import ExperimentRuns
+from lab.analysis.initial_kernels import describe_initialisation
 from lab.analysis.recorded_run import RecordedRun
 from lab.analysis.tuning_mismatches import tuning_mismatches
 from lab.analysis.tuning_results import Tuning, describe_tuning
@@ -156,7 +157,7 @@ def _variant_entry(runs: ExperimentRuns, variant: str) -> dict[str, Any]:
     'learning_rate_tuned': all(run.result.get('learning_rate_tuned') for run in own),
     'tokens': _shared((run.config['run.steps'] * run.tokens_per_step for run in own), bool(pooled)),
     'warmup_steps': _shared((run.config['optimizer.warmup_steps'] for run in own), bool(pooled)),
-    'initialisation': _initialisation(first.config),
+    'initialisation': describe_initialisation(first.config),
     'changes': _changes(runs, variant),
     'differs_in': None,
     'comparison': None,
@@ -256,12 +257,6 @@ def _token_multiplier(
 def _part_of_curve(run: RecordedRun) -> tuple[int, int]:
   """The number and length of the validation sequences that a run's curve is measured on."""
   return run.config['run.evaluation_batches'] * run.config['run.batch_size'], run.config['data.sequence_length']
-
-
-def _initialisation(config: Mapping[str, Any]) -> str:
-  if config['model.connection'] == 'deepnorm':
-    return f'{config["model.init"]} with DeepNorm scaling'
-  return f'{config["model.init"]} {"with" if config["model.init_depth_scale"] else "without"} depth scale'
 
 
 def _changes(runs: ExperimentRuns, variant: str) -> dict[str, Any]:

@@ -82,6 +82,8 @@ UNEQUAL = {  # a declared difference, what it keeps from being held equal, and w
   'other values': ({'run.init_seed': 7}, 'initial values', ORDER),
   'another scheme': ({'model.init': 'gpt2'}, 'initial values', ORDER),
   'DeepNorm': ({'model.connection': 'deepnorm'}, 'initial values', ORDER),
+  'CompleteP': ({'model.connection': 'completep:base_layers=1'}, 'initial values', ORDER),
+  'skipless': ({'model.connection': 'skipless'}, 'initial values', ORDER),
   'another depth': ({'model.num_layers': 6}, 'initial values', ORDER),
   'one checkpoint': (FROM, 'initial values', ORDER),
 }
