@@ -85,13 +85,18 @@ def two_paths(measured: Sequence[GradientSamples]) -> CaptionedFigure:
   for axes in tops:
     axes.set_ylim(max(low, high * AXIS_FLOOR), high)
     set_log_y_axis(axes)
+  zero = (
+    '; it is 0 where one of them is 0, which a logarithmic axis cannot show'
+    if any(one.has_empty_path for one in measured)
+    else ''
+  )
   figure.legend(*panels[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=3)
   return CaptionedFigure(
     'two_paths',
     'The two paths of the gradient',
     f'Gradient of the loss at the input of each attention (whole numbers) and each feed-forward (halves), in '
     f'{TOKEN_NORM}: the part from the skip path, the part from the residual branch, and their sum. Below: the '
-    f'cosine between the two parts. Bands: 95% interval over {measured[0].batches} batches.',
+    f'cosine between the two parts{zero}. Bands: 95% interval over {measured[0].batches} batches.',
     figure,
   )
 

@@ -45,11 +45,12 @@ def _by_sublayer(measured: Sequence[GradientSamples], bar_width: int, names: Seq
   scale = f'; bars: logarithmic, {low:.2g} to {high:.2g}' if _logarithmic(low, high) else ''
   batches = measured[0].batches
   gain = '; gain: the total divided by that at the output of the sublayer' if 'gain' in names else ''
+  zero = ', 0 where one of them is 0' if any(one.has_empty_path for one in measured) else ''
   losses = '; '.join(f'{one.label}: {format_number(one.mean("loss"), one.half_width("loss"))}' for one in measured)
   table = new_table(
     f'gradient of the residual stream at the input of each sublayer, nats per unit{scale}',
     caption='norms over tokens, sqrt(n sum_t |g_t|^2) with n the scored tokens, which do not depend on the batch size; '
-    f'±: 95% interval over {batches} batches; cosine: between skip path and branch{gain}'
+    f'±: 95% interval over {batches} batches; cosine: between skip path and branch{zero}{gain}'
     f'\nloss in nats per token: {losses}',
   )
   table.add_column('layer', justify='right', overflow='fold')

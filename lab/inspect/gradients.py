@@ -67,6 +67,11 @@ class GradientSamples:
     return self.model.config.model.num_layers
 
   @property
+  def has_empty_path(self) -> bool:
+    """Whether no gradient flows along the skip path or through the branch of some sublayer."""
+    return any(bool((self.mean(path) == 0).any()) for path in ('skip', 'branch'))
+
+  @property
   def label(self) -> str:
     """The name of the model and its step or, without a run, its depth."""
     if self.model.directory is None:

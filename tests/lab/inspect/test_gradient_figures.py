@@ -19,7 +19,9 @@ def drawn_lines(axes) -> list[np.ndarray]:
 
 def test_two_paths_plots_the_measured_means():
   one = fake_gradients.measured(3)
-  figure = gradient_figures.two_paths([one]).figure
+  drawn = gradient_figures.two_paths([one])
+  assert 'cannot show' not in drawn.caption
+  figure = drawn.figure
   norm_axes, cosine_axes = figure.axes
   for line, name in zip(norm_axes.lines, ('total', 'skip', 'branch'), strict=True):
     assert line.get_label() == name
@@ -32,7 +34,9 @@ def test_two_paths_plots_the_measured_means():
 def test_a_zero_path_does_not_extend_the_logarithmic_axis():
   one = fake_gradients.measured(2)
   one.samples['skip'][:] = 0
-  figure = gradient_figures.two_paths([one]).figure
+  drawn = gradient_figures.two_paths([one])
+  assert 'the two parts; it is 0 where one of them is 0, which a logarithmic axis cannot show.' in drawn.caption
+  figure = drawn.figure
   assert np.isnan(drawn_lines(figure.axes[0])[1]).all()
   assert figure.axes[0].get_ylim()[0] > 0.1
 

@@ -69,6 +69,14 @@ def test_table_of_one_model():
   assert '95% interval over 3 batches' in ' '.join(text.split())
 
 
+def test_the_cosine_of_a_path_without_a_gradient_is_explained():
+  one = fake_gradients.measured(2)
+  explained = 'cosine: between skip path and branch, 0 where one of them is 0'
+  assert explained not in ' '.join(printed(gradient_table.by_sublayer([one])).split())
+  one.samples['skip'][:, 1, 0] = 0
+  assert explained in ' '.join(printed(gradient_table.by_sublayer([one])).split())
+
+
 def test_table_of_two_models():
   measured = [fake_gradients.measured(2, name='baseline'), fake_gradients.measured(3, name='post_norm')]
   text = printed(gradient_table.by_sublayer(measured))
