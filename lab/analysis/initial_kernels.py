@@ -41,10 +41,13 @@ def describe_initialisation(config: Mapping[str, Any]) -> str:
   init, connection, model = config['model.init'], config['model.connection'], _model(config)
   if connection == 'deepnorm':
     return f'{init} with DeepNorm scaling'
-  stated = [path for path in PATHS if model and stated_kernel(model, path)]
+  stated: dict[str, list[str]] = {}
+  for path in PATHS:
+    if model and (source := stated_kernel(model, path)):
+      stated.setdefault(type(source).__name__.lower(), []).append(path.removesuffix('/kernel').rpartition('/')[2])
   if stated:
-    names = ', '.join(path.removeprefix('blocks/').removesuffix('/kernel') for path in stated)
-    return f'{init}, and that of {connection} for {names}'
+    kernels = ' and '.join(f'{kind} {"/".join(names)}' for kind, names in stated.items())
+    return f'{init} with {kernels} kernels'
   if model and not _scales_by_depth_as_usual(model):
     return f'{init} with the scaling of {connection}'
   return f'{init} {"with" if config["model.init_depth_scale"] else "without"} depth scale'

@@ -18,10 +18,7 @@ def flat(**changes):
     ({'connection': 'deepnorm', 'init': 'xavier'}, 'xavier with DeepNorm scaling'),
     ({'connection': 'completep:base_width=32'}, 'fan_in with the scaling of completep:base_width=32'),
     ({'connection': 'skipless:shaped=false'}, 'fan_in with depth scale'),
-    (
-      {'connection': 'skipless'},
-      'fan_in, and that of skipless for attention/value, attention/output, feed_forward/up, feed_forward/down',
-    ),
+    ({'connection': 'skipless'}, 'fan_in with orthogonal value/output/up/down kernels'),
   ],
   ids=str,
 )
