@@ -9,6 +9,7 @@ from model.connections import norm_placement  # noqa: F401 - the first in every 
 from model.connections import (  # noqa: F401 - each registers its designs
   attention_residuals,
   block_input,
+  block_outputs,
   branch_scale,
   completep,
   embedding_scalars,

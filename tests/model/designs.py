@@ -34,6 +34,9 @@ DESIGNS: dict[str, dict[str, Any]] = {
   'mix_ln': {'connection': 'mix_ln:k=1'},
   'keel': {'connection': 'keel'},
   'skipless': {'connection': 'skipless'},
+  'dense_former': {'connection': 'dense_former'},
+  'dense_former-every 2': {'connection': 'dense_former:every=2', 'num_layers': 3},
+  'u_net': {'connection': 'u_net', 'num_layers': 3},
 }
 
 # One with one stream, several, earlier outputs, two norms, and stages; the others are slow together.

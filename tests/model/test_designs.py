@@ -105,5 +105,6 @@ def test_initial_values_and_statistics(name):
     lambda leaf: (leaf.shape, np.dtype('float32')), param_shapes(config)
   )
   _, stats = jax.eval_shape(lambda: apply(config, params, TOKENS, full_stats=True))
-  _, plain = jax.eval_shape(lambda: apply(design({}), model_params(design({})), TOKENS, full_stats=True))
+  pre = design({}, num_layers=config.num_layers)
+  _, plain = jax.eval_shape(lambda: apply(pre, model_params(pre), TOKENS, full_stats=True))
   assert {**stats, 'mean': {name: value for name, value in stats['mean'].items() if name not in WEIGHTS}} == plain
