@@ -76,7 +76,10 @@ def test_committed_values_match_the_declared_ones(name):
   assert {'verdict', 'date', 'machine'} <= set(committed)
 
 
-@pytest.mark.parametrize('name', EXACT)
+@pytest.mark.parametrize(
+  'name',
+  ['worked_example', *(pytest.param(name, marks=pytest.mark.slow) for name in EXACT if name != 'worked_example')],
+)
 def test_exact_reproductions_give_the_numbers_of_the_article(name):
   reproduction = registry.find_reproduction(name)
   measured = record.to_json(reproduction.measure(**reproduction.settings))

@@ -60,7 +60,7 @@ def check(kernel: str, config, position: int) -> None:
     np.testing.assert_array_equal(gradient[position + 1 : LENGTH], 0)
 
 
-@pytest.mark.parametrize('kernel', KERNELS)
+@pytest.mark.parametrize('kernel', [next(iter(KERNELS))])  # the others below
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(configs(), st.integers(0, LENGTH - 1))
 def test_no_position_depends_on_a_later_token(kernel, config, position):

@@ -104,7 +104,7 @@ def test_attention_statistics_of_a_block_match_the_reference(changes):
   np.testing.assert_allclose(stats['max']['largest_logit'], largest, rtol=1e-4)
 
 
-@pytest.mark.parametrize('name', ['relu', 'relu2', 'reglu'])
+@pytest.mark.parametrize('name', ['relu', *(pytest.param(name, marks=pytest.mark.slow) for name in ('relu2', 'reglu'))])
 def test_dead_units(name):
   config = tiny(feed_forward=name, use_bias=True, connection='none', d_ff=6)
   block, _ = filled(Block(config))

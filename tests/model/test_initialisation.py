@@ -87,7 +87,12 @@ def test_the_table_matches_the_papers(scheme, depth, placement):
 
 
 @pytest.mark.parametrize(
-  ('scheme', 'depth', 'placement'), [('fan_in', True, 'pre'), ('xavier', True, 'deepnorm'), ('gpt2', False, 'pre')]
+  ('scheme', 'depth', 'placement'),
+  [
+    ('fan_in', True, 'pre'),
+    pytest.param('xavier', True, 'deepnorm', marks=pytest.mark.slow),
+    pytest.param('gpt2', False, 'pre', marks=pytest.mark.slow),
+  ],
 )
 def test_drawn_values_have_the_standard_deviation_of_the_table(scheme, depth, placement):
   config = ModelConfig(init=scheme, init_depth_scale=depth, connection=placement, **SIZES)
@@ -163,6 +168,7 @@ def test_a_deeper_model_starts_with_the_layers_of_a_shallower_one():
         np.testing.assert_array_equal(first, value, err_msg=path)
 
 
+@pytest.mark.slow
 def test_jitted_and_eager_values_are_identical():
   config = square()  # the standard deviations are not powers of two, multiplication by which would not round
   shapes = param_shapes(config)

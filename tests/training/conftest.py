@@ -1,11 +1,18 @@
 """Fixtures for tests that train."""
 
+import functools
 from pathlib import Path
 
 import pytest
 from quick_runs import EASY, QUICK, train
 
 from training import programs
+
+
+@functools.cache
+def compiled_programs() -> dict:
+  """Programs by their text: several files of tests train the same runs."""
+  return {}
 
 
 @pytest.fixture(scope='module')
@@ -15,7 +22,11 @@ def quick_programs():
 
   def compile_quickly(function, *arguments):
     names.append(function.__name__)
-    return function.lower(*arguments).compile(compiler_options=QUICK)
+    lowered, compiled = function.lower(*arguments), compiled_programs()
+    text = lowered.as_text()
+    if text not in compiled:
+      compiled[text] = lowered.compile(compiler_options=QUICK)
+    return compiled[text]
 
   programs._compile.cache_clear()
   with pytest.MonkeyPatch.context() as patch:

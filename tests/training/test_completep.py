@@ -4,17 +4,16 @@ import functools
 import sys
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from model.config import ConfigError, ModelConfig
-from model.transformer import apply, init
+from model.transformer import apply
 
 sys.path.append(str(Path(__file__).parents[1] / 'model'))
 import numpy_reference as reference
-from tiny_models import distance, float64, model_params, quick_jit, tiny
+from tiny_models import distance, float64, initial_params, model_params, quick_jit, tiny
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, (8, 9)))
 
@@ -38,7 +37,7 @@ def test_initial_deviations():
   config = ModelConfig(
     vocab_size=256, d_model=width, num_layers=2, num_heads=4, connection='completep:base_layers=1:base_width=64'
   )
-  params = init(config, jax.random.key(0))
+  params = initial_params(config)
   for kernel, deviation in (
     (params['head']['kernel'], width**-0.5 * (64 / width) ** 0.5),
     (params['blocks']['attention']['output']['kernel'], width**-0.5),

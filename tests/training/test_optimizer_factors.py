@@ -73,7 +73,9 @@ def test_completep_updates_by_hand():
     np.testing.assert_allclose(ours[path], leaf, rtol=2e-5, atol=4e-6, err_msg=path)
 
 
-@pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', 'muon'])
+@pytest.mark.parametrize(
+  'name', ['name', *(pytest.param(name, marks=pytest.mark.slow) for name in ('sgd', 'lion', 'muon'))]
+)
 def test_the_embedding_scalars_have_learning_rates_of_their_own(name):
   config = dataclasses.replace(SETTINGS, name=name)
   model = dataclasses.replace(TINY, connection='embedding_scalars:rate=4')
@@ -85,7 +87,9 @@ def test_the_embedding_scalars_have_learning_rates_of_their_own(name):
     np.testing.assert_allclose(ours[path], expected, rtol=1e-5, atol=1e-6, err_msg=path)
 
 
-@pytest.mark.parametrize('name', ['adamw', 'sgd', 'lion', 'muon'])
+@pytest.mark.parametrize(
+  'name', ['name', *(pytest.param(name, marks=pytest.mark.slow) for name in ('sgd', 'lion', 'muon'))]
+)
 def test_without_factors_the_optimizer_is_unchanged(name):
   config = dataclasses.replace(SETTINGS, name=name)
   one, other = updated(config, TINY), updated(config, TINY, factors_of=TINY)
