@@ -74,7 +74,7 @@ def test_completep_updates_by_hand():
 
 
 @pytest.mark.parametrize(
-  'name', ['name', *(pytest.param(name, marks=pytest.mark.slow) for name in ('sgd', 'lion', 'muon'))]
+  'name', ['adamw', *(pytest.param(name, marks=pytest.mark.slow) for name in ('sgd', 'lion', 'muon'))]
 )
 def test_the_embedding_scalars_have_learning_rates_of_their_own(name):
   config = dataclasses.replace(SETTINGS, name=name)
@@ -88,7 +88,7 @@ def test_the_embedding_scalars_have_learning_rates_of_their_own(name):
 
 
 @pytest.mark.parametrize(
-  'name', ['name', *(pytest.param(name, marks=pytest.mark.slow) for name in ('sgd', 'lion', 'muon'))]
+  'name', ['adamw', *(pytest.param(name, marks=pytest.mark.slow) for name in ('sgd', 'lion', 'muon'))]
 )
 def test_without_factors_the_optimizer_is_unchanged(name):
   config = dataclasses.replace(SETTINGS, name=name)
