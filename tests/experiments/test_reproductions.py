@@ -28,6 +28,14 @@ MEASURED = [name for name in NAMES if name not in TRAINED]
 COMMITTED = sorted(path.stem for path in expected_values.FOLDER.glob('*.json'))
 TINY = {
   'context': {'num_layers': 2, 'd_model': 8, 'steps': 2, 'seeds': 2},
+  'design_gradients': {
+    'designs': ('pre', 'post', 'keel', 'manifold_hc', 'attention_residuals'),
+    'depths': (2, 3),
+    'd_model': 8,
+    'batch': 1,
+    'positions': 4,
+    'seeds': 2,
+  },
   'gradient_depth': {'depths': (4, 8), 'd_model': 8, 'batch': 1, 'positions': 4, 'seeds': 2},
   'heads_segment': {'logits': 11},
   'hidden_norm': {'d_model': 8, 'positions': 4, 'num_layers': 32, 'seeds': 2},
@@ -44,6 +52,7 @@ def test_all_reproductions_are_registered():
   assert set(MEASURED) == {
     'worked_example', 'two_paths', 'heads_segment', 'zero_branch', 'input_scale', 'context', 'position_wise',
     'rank_collapse', 'residual_scale', 'perturbation', 'hidden_norm', 'gradient_depth',
+    'design_gradients',
   }  # fmt: skip
   assert set(TRAINED) == {
     'glu_variants', 'warmup', 'lr_sensitivity', 'copy_task', 'trainability', 'initialisation',

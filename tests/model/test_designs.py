@@ -68,8 +68,11 @@ def test_the_split_against_separate_leaves(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('more', [{'remat': True}, {'remat': True, 'unroll': 2}], ids=str)
-@pytest.mark.parametrize('name', DESIGNS)
+@pytest.mark.parametrize(
+  ('name', 'more'),
+  [*((name, {'remat': True}) for name in KINDS), *((name, {'remat': True, 'unroll': 2}) for name in DESIGNS)],
+  ids=str,
+)
 def test_the_split_under_recomputation_and_unrolling(name, more):
   config = design(DESIGNS[name], **more)
   taps = quick_jit(functools.partial(measured, config))(model_params(config), zero_taps(config, LENGTH))
