@@ -140,7 +140,7 @@ def profiles(config: ModelConfig, batch: int, positions: int, seeds: int, mixes:
     found.setdefault('cosine', []).append(one['cosine'].reshape(-1))
     if mixes:
       mixing = np.stack([stats['mean']['mixing'][name][seed] for name in ('attention', 'feed_forward')], 1)
-      gains = composite_gain(mixing.reshape(-1, *mixing.shape[2:]))
+      gains = composite_gain(jnp.asarray(mixing.reshape(-1, *mixing.shape[2:])))
       found.setdefault('composite_gain', []).append(float(max(gain[-1] for gain in gains)))
   return {part: np.array(values) for part, values in found.items()}
 
@@ -150,11 +150,12 @@ def draw(measured: Measured) -> Figure:
   designs = measured['designs']
   rows = math.ceil(len(designs) / COLUMNS)
   figure = new_figure(1.2 * rows + 0.4)
-  figure.get_layout_engine().set(h_pad=0.01, w_pad=0.02, hspace=0, wspace=0)
+  figure.set_layout_engine('constrained', h_pad=0.01, w_pad=0.02, hspace=0, wspace=0)
   grid = figure.add_gridspec(rows, COLUMNS)
   for place, name in enumerate(designs):
     row, column = divmod(place, COLUMNS)
-    above, below = (figure.add_subplot(cell) for cell in grid[row, column].subgridspec(2, 1, height_ratios=(3, 1)))
+    panel = grid[row, column].subgridspec(2, 1, height_ratios=(3, 1))
+    above, below = figure.add_subplot(panel[0]), figure.add_subplot(panel[1])
     for part, colour in PARTS.items():
       _plot_band(above, measured[f'{name}_{part}'], colour, part, name)
     _plot_band(below, measured[f'{name}_cosine'], GREY, 'cosine', name)
