@@ -21,8 +21,9 @@ class CompleteP(Connection):
     head           1 / m^2            1 / m           1            m
 
   The paper multiplies the logits by 1 / m and leaves the head's initial variance and learning rate alone; with AdamW
-  the row above is the same training, since only the product counts. `init_depth_scale` is not applied. Where the width
-  changes, the width of a head should not: attention is divided by its square root.
+  the row above is the same training, since only the product counts. The other rows are those of the authors' code
+  (nanoGPT-mup). `init_depth_scale` is not applied. Where the width changes, the width of a head should not: attention
+  is divided by its square root.
   """
 
   optimizers = ('adamw',)

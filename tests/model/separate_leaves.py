@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from model import transformer
 
 
-class _Unrolled:
+class Unrolled:
   """The module jax, with a Python loop for jax.lax.scan."""
 
   class lax:  # noqa: N801 - stands for a module
@@ -32,7 +32,7 @@ class _Unrolled:
 
 def _apply(fork, config, params, tokens_BT, **kwargs):
   with (
-    mock.patch.object(transformer, 'jax', _Unrolled()),
+    mock.patch.object(transformer, 'jax', Unrolled()),
     mock.patch('model.block.fork', fork),
     mock.patch('model.transformer.fork', fork),
   ):
