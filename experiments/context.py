@@ -92,7 +92,7 @@ def measure_at_like(config: ModelConfig, params) -> dict[str, jax.Array]:
 
   def query_at_like(blocks, x_BTD):
     block = block_with_params(config, blocks)
-    return block.attention.query(block.attention_norm(x_BTD))[:, LIKE]
+    return block.attention.query(block.attention_connection.norm(x_BTD))[:, LIKE]
 
   q_LBD = jax.vmap(query_at_like)(params['blocks'], inputs_LBTD)
   q_LPAD = q_LBD.reshape(config.num_layers, len(PRONOUNS), len(ADVERBS), -1)

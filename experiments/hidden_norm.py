@@ -62,7 +62,7 @@ def norm_input_by_layer(config: ModelConfig, positions: int, key: jax.Array) -> 
 
   def norm_input(params, x_BTD):
     block = block_with_params(config, params)
-    u_BTD = block.attention_norm(x_BTD + block.attention(x_BTD))
+    u_BTD = block.attention_connection.norm(x_BTD + block.attention(x_BTD))
     return jnp.mean(jnp.square(u_BTD + block.feed_forward(u_BTD)))
 
   return jax.vmap(norm_input)(blocks, inputs_LBTD)

@@ -15,6 +15,7 @@ from lab.core.reproduction import Measured, Reproduction, at_least, at_most, exa
 from lab.figures.figure_style import BLACK, COLOURS, new_figure
 from lab.reproduce.model_parts import first_block
 from model import ModelConfig, init
+from model.connections import Site
 from model.kernels.plain_attention import attention_weights
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -54,11 +55,12 @@ def attention_at_scales(
 ) -> tuple[jax.Array, jax.Array]:
   """Entropy and largest |logit| of the first layer's attention for one seed, for a Gaussian input times each scale."""
   block = first_block(config, init(config, key))
-  norm = block.attention_norm or (lambda x: x)
+  site = Site(jnp.asarray(1), 2 * config.num_layers)
   x_BTD = jax.random.normal(jax.random.fold_in(key, 1), (1, positions, config.d_model))
 
   def at_scale(scale):
-    q_BTHK, k_BTHK, _ = block.attention.queries_keys_values(norm(scale * x_BTD))
+    read_BTD = block.attention_connection.read(scale * x_BTD, site)
+    q_BTHK, k_BTHK, _ = block.attention.queries_keys_values(read_BTD)
     weights_BHTS = attention_weights(q_BTHK, k_BTHK, causal=True)
     logits_BHTS = jnp.einsum('bthk,bshk->bhts', q_BTHK, k_BTHK) / config.key_width**0.5
     unmasked_BHTS = jnp.where(jnp.tri(positions, dtype=bool), jnp.abs(logits_BHTS), 0)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy_reference as reference
 import pytest
 import stream_reference
-from tiny_models import distance, float64, initial_params, model_params, quick_jit, tiny
+from tiny_models import distance, float64, model_params, quick_jit, tiny
 
 from model.config import ConfigError
 from model.counts import num_parameters
@@ -89,7 +89,7 @@ def stream_gradients(connection, layers=12):
   )
 
   def run():
-    out = functools.partial(apply, config, initial_params(config), TOKENS)
+    out = functools.partial(apply, config, init(config, jax.random.key(0)), TOKENS)
     return jax.grad(lambda taps: jnp.sum(WEIGHTS_BTV * out(taps)[0]))(zero_taps(config))
 
   taps = quick_jit(run)()
